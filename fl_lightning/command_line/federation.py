@@ -8,6 +8,7 @@ import torch
 from fl_lightning import __version__
 from fl_lightning.checks import check_file, check_range
 from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
+from fl_lightning.config_files.reading import config_values
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
 from fl_lightning.run.saved_run import build_run
@@ -88,13 +89,17 @@ def run_site(app: Path, folder: Path, client: int, data: str | None) -> None:
         app: folder of :func:`write_app`, a copy of the server's.
         folder: folder of the site, for the client's states and the socket.
         client: index of the client, from 0.
-        data: a config whose ``data.source`` has only this client's samples; None: those that the app's config gives it.
+        data: a config with only ``data``, whose ``data.source`` has only this client's samples; None: those that the app's
+            config gives it.
 
     Raises:
-        ValueError: if the client does not exist, or its data does not fit.
-        FileNotFoundError: if the app has no config.
+        ValueError: if the client does not exist, its data does not fit, or ``data`` has other keys.
+        FileNotFoundError: if the app or ``data`` does not exist.
     """
     check_file("FOLDER", app / _APP / CONFIG, cure="give the folder of fl-lightning federation init")
+    for key in () if data is None else config_values(data):
+        if key != "data":
+            raise ValueError(f"--data is {data}, which sets {key}: remove it, as a site can only set data")
     given = ["--config", str(app / _APP / CONFIG), *([] if data is None else ["--config", data])]
     config: dict[str, Any] = load_yaml(_whole(given))
     run = build_run(config, FederatedModule, FederatedDataModule if data is None else own_data(client))

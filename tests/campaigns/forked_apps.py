@@ -1,4 +1,4 @@
-"""The processes that Flower starts for its apps, forked from one that has imported Flower and fl-lightning once.
+"""The processes of ``flwr`` and of Flower's apps, forked from one that has imported Flower and fl-lightning once.
 
 Flower starts a program for every message and every run. The imports of each take seconds, the app itself less.
 """
@@ -9,14 +9,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fork_server import fork
 
-PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
+PROGRAMS = ("flwr", "flwr-clientapp", "flwr-serverapp")
 # Flower finds this under the program's name. It lives as long as the fork, which ends with it.
 _STAND_IN = """\
 #!{python} -IS
@@ -29,26 +28,27 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
 _LONGEST = 1 << 17  # bytes of a command line and its environment
 
 
-def forked_apps(folder: Path, environment: Mapping[str, str]) -> BaseProcess:
+def forked_apps(folder: Path) -> BaseProcess:
     """Write programs into a folder, to be put in front of ``PATH``, and start the process that forks them."""
     folder.mkdir()
     path = str(folder / "socket")
-    process = fork(_serve, path, dict(environment))
+    process = fork(_serve, path)
     for name in PROGRAMS:
         (folder / name).write_text(_STAND_IN.format(python=sys.executable, path=path))
         (folder / name).chmod(0o755)
     return process
 
 
-def _serve(path: str, environment: dict[str, str]) -> None:
-    os.environ.update(environment)  # Flower reads some of it when it is imported
+def _serve(path: str) -> None:
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # read when Flower is imported
+    from flwr.cli.app import app
     from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
     import fl_lightning.command_line.server_app
     import fl_lightning.sites.client_app  # noqa: F401
 
-    mains = dict(zip(PROGRAMS, (flwr_clientapp, flwr_serverapp), strict=True))
+    mains = dict(zip(PROGRAMS, (app, flwr_clientapp, flwr_serverapp), strict=True))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen()

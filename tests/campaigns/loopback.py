@@ -1,21 +1,21 @@
 """Flower's programs on this machine: a SuperLink, SuperNodes, the processes of sites, and runs.
 
-A separate module, as other tests of real federations would need it too. The processes of apps are forked: :mod:`forked_apps`.
+``flwr`` and the processes of apps are forked: :mod:`forked_apps`. The others are new interpreters.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fork_server import start
-from forked_apps import forked_apps
 
 _PROGRAMS = Path(sys.executable).parent
 
@@ -25,31 +25,63 @@ class Loopback:
 
     Args:
         folder: a short path, as the system limits the path of a socket.
+        apps: folder of :func:`forked_apps.forked_apps`.
         options: of the SuperLink.
     """
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, apps: Path, *options: str) -> None:
         self.folder, self._processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.sites: dict[int, BaseProcess] = {}  # by client
         self.port = free_port()
         self.environment = {**os.environ, "FLWR_HOME": str(folder / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
         self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.3"  # seconds; 1 by default
-        self.environment["PATH"] = f"{folder / 'apps'}:{_PROGRAMS}:{os.environ['PATH']}"
+        self.environment["PATH"] = f"{apps}:{_PROGRAMS}:{os.environ['PATH']}"
         (folder / "flower").mkdir(parents=True)
-        self._apps = forked_apps(folder / "apps", self.environment)
         self.connect("insecure = true")
         link = ["flower-superlink", "--port", str(self.port), "--disable-runtime-dependency-installation"]
-        self._start("link", *link, *(options or ["--insecure"]))
-        self.wait_for("link", "Uvicorn running")
+        self.start("link", *link, *(options or ["--insecure"]))
 
     def connect(self, *lines: str) -> None:
         """Tell ``flwr`` how to reach the SuperLink."""
         head = ["[superlink]", 'default = "here"', "[superlink.here]", f'address = "127.0.0.1:{self.port}"']
         (self.folder / "flower" / "config.toml").write_text("\n".join([*head, *lines, ""]))
 
-    def node(self, client: int, site: Path, *options: str) -> None:
+    def wait(self) -> None:
+        """Until the SuperLink answers."""
+        self.wait_for("link", "Uvicorn running")
+
+    def node(self, client: int, *options: str) -> None:
         """Start the SuperNode of a site."""
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
-        self._start(f"node{client}", *command, "--node-config", f'site="{site}"', *(options or ["--insecure"]))
+        site = f'site="{self.site(client)}"'
+        self.start(f"node{client}", *command, "--node-config", site, *(options or ["--insecure"]))
+
+    def site(self, client: int) -> Path:
+        """The folder of a site."""
+        return self.folder / "sites" / str(client)
+
+    def start_sites(self, app: Path, clients: Iterable[int], options: Mapping[int, Sequence[str]] = {}) -> None:
+        """Start the processes of sites, with further options by client, and wait until all of them serve."""
+        for client in (clients := [*clients]):
+            folder = self.site(client)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "site.socket").unlink(missing_ok=True)  # of a process that was killed
+            command = "federation", "site", str(app), "--client", str(client), "--site", str(folder)
+            self.sites[client] = start(folder, *command, *options.get(client, ()))
+        for client in clients:
+            wait_until((self.site(client) / "site.socket").exists, f"the site of client {client} does not serve", 240)
+
+    def end_site(self, client: int) -> None:
+        """Kill the process of a site."""
+        process = self.sites.pop(client)
+        process.kill()
+        process.join()
+
+    def end_sites(self) -> None:
+        """End the processes of all sites, and remove their folders."""
+        for client in list(self.sites):
+            self.end_site(client)
+        shutil.rmtree(self.folder / "sites", ignore_errors=True)
 
     def run(self, app: Path, *settings: str, timeout: float = 300) -> str:
         """Run an app until it ends; returns what it printed."""
@@ -65,7 +97,7 @@ class Loopback:
     def begin(self, app: Path, *settings: str) -> None:
         """Run an app as the process ``run``."""
         (self.folder / "run.log").unlink(missing_ok=True)
-        self._start("run", "flwr", "run", str(app), "--stream", *_given(settings))
+        self.start("run", "flwr", "run", str(app), "--stream", *_given(settings))
 
     def kill_server(self) -> None:
         """End the process of the ServerApp at once, not the SuperLink that started it."""
@@ -100,28 +132,16 @@ class Loopback:
 
     def close(self) -> None:
         """End all processes."""
+        self.end_sites()
         for name in list(self._processes):
             self.kill(name)
-        self._apps.kill()
-        self._apps.join()
 
-    def _start(self, name: str, *command: str) -> None:
+    def start(self, name: str, *command: str) -> None:
+        """Start a process, in the folder."""
         with open(self.folder / f"{name}.log", "ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
-
-
-def start_sites(app: Path, folders: Mapping[int, Path], options: Mapping[int, Sequence[str]]) -> dict[int, BaseProcess]:
-    """The processes of sites by client, once all of them serve."""
-    processes = {}
-    for client, folder in folders.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = "federation", "site", str(app), "--client", str(client), "--site", str(folder)
-        processes[client] = start(folder, *command, *options.get(client, ()))
-    for client, folder in folders.items():
-        wait_until((folder / "site.socket").exists, f"the site of client {client} does not serve", 240)
-    return processes
 
 
 def _given(settings: tuple[str, ...]) -> list[str]:

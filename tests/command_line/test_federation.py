@@ -31,6 +31,7 @@ def test_the_app_has_the_config_in_full(tmp_path):
         (("site", "app"), {"client": 20}, r"--client is 20, must be .* below 20"),
         (("site", "nowhere"), {"client": 1}, "FOLDER is .*/federation.yaml, which does not exist: give"),
         (("site", "app"), {"client": 1, "site": "long" * 30}, "--site is .*, whose path is too long for a socket"),
+        (("site", "app"), {"client": 1, "data": "digits_tce.yaml"}, "--data is digits_tce.yaml, which sets model: remove it"),
     ],
 )
 def test_what_is_refused(arguments, given, words, tmp_path):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import yaml
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from loopback import Loopback, free_port, start_sites, wait_until
+from forked_apps import forked_apps
+from loopback import Loopback, free_port, wait_until
 from pages import blocks
 
+import fl_lightning
 from fl_lightning.report.runs import read_runs
 from fl_lightning.state.checkpoint import read_checkpoint
 
@@ -47,37 +49,48 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def loopback(short_folder) -> Iterator[Loopback]:
-    link = Loopback(short_folder / "loop")
-    for client in CLIENTS:
-        link.node(client, short_folder / "sites" / str(client))
-    yield link
-    link.close()
+def apps(short_folder) -> Iterator[Path]:
+    """The folder of the programs that are forked."""
+    process = forked_apps(short_folder / "apps")
+    yield short_folder / "apps"
+    process.kill()
+    process.join()
+
+
+@pytest.fixture(scope="module")
+def loopbacks(short_folder, apps) -> Iterator[Callable[[int], list[Loopback]]]:
+    """Gives so many federations of four SuperNodes, the same ones to every test."""
+    links = list[Loopback]()
+
+    def some(number: int) -> list[Loopback]:
+        new = [Loopback(short_folder / str(place), apps) for place in range(len(links), number)]
+        links.extend(new)
+        for link in new:
+            link.wait()
+            for client in CLIENTS:
+                link.node(client)
+        return links[:number]
+
+    yield some
+    for link in links:
+        link.close()
 
 
 @pytest.fixture
-def sites(short_folder) -> Iterator[dict]:
-    """The processes of sites by client, which end with the test."""
-    processes = {}
-    yield processes
-    for process in processes.values():
-        process.kill()
-        process.join()
-    shutil.rmtree(short_folder / "sites", ignore_errors=True)
+def started(loopbacks, run_in) -> Iterator[Callable[..., Loopback]]:
+    """Writes the app of a config next to it, and starts the sites of all clients, some with further options."""
+    used = list[Loopback]()
 
+    def start(config: Path, options: Mapping[int, list[str]] = {}) -> Loopback:
+        run_in(config.parent, "federation", "init", "app", "--config", str(config))
+        link = loopbacks(len(used) + 1)[-1]
+        used.append(link)
+        link.start_sites(config.parent / "app", CLIENTS, options)
+        return link
 
-@pytest.fixture
-def started(sites, short_folder, run_in, tmp_path):
-    """Writes the app of a config, and starts the sites of all clients, some with further options."""
-
-    def start(config: Path, options: Mapping[int, list[str]] = {}) -> Path:
-        app = tmp_path / "app"
-        run_in(tmp_path, "federation", "init", str(app), "--config", str(config))
-        folders = {client: short_folder / "sites" / str(client) for client in CLIENTS}
-        sites.update(start_sites(app, folders, options))
-        return app
-
-    return start
+    yield start
+    for link in used:
+        link.end_sites()
 
 
 def config_of(folder: Path, method: str, rounds: int = 2, forgets: int = 0, **data: Any) -> Path:
@@ -110,42 +123,50 @@ def forgetting(folder: Path) -> np.ndarray:
     return after
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_weights_are_those_of_the_simulation(method, loopback, started, short_folder, run_in, tmp_path):
-    config = config_of(tmp_path, method)
-    loopback.begin(started(config))
-    run_in(tmp_path, "fit", "--config", str(config))
-    printed = loopback.finish()
-    assert "Round 2/2" in printed, printed
-    torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
-    kept = method in ("SCAFFOLD", "FedPer", "Ditto")
-    assert any(short_folder.rglob("states/*/*.pt")) == kept
+@pytest.mark.parametrize("methods", ["FedAvg SCAFFOLD", "FedProx FedReg", "FedPer Ditto"])
+def test_weights_are_those_of_the_simulation(methods, started, run_in, tmp_path):
+    """Two federations at once, as both mostly wait: an idle SuperNode asks for messages every 3 s."""
+    links = {}
+    for method in methods.split():
+        (tmp_path / method).mkdir()
+        links[method] = started(config_of(tmp_path / method, method))
+        links[method].begin(tmp_path / method / "app")
+    for method, link in links.items():
+        run_in(tmp_path / method, "fit", "--config", "config.yaml")
+        printed = link.finish()
+        assert "Round 2/2" in printed, printed
+        there, here = weights(link.folder / "runs"), weights(tmp_path / method / "runs")
+        torch.testing.assert_close(there, here, rtol=0, atol=0, msg=lambda text, method=method: f"{method}: {text}")
+        kept = method in ("SCAFFOLD", "FedPer", "Ditto")
+        assert any(link.folder.rglob("states/*/*.pt")) == kept, method
 
 
 @pytest.mark.skipif(not REAL_DATA, reason="FL_LIGHTNING_DATA is unset: it names the folder of MNIST/raw")
-def test_forgetting_on_mnist_is_that_of_the_simulation(loopback, started, run_in, tmp_path):
+def test_forgetting_on_mnist_is_that_of_the_simulation(started, run_in, tmp_path):
     """Two of four clients in round 2, whose models the other one evaluates: six messages."""
     data = {"source": "MNIST", "root": REAL_DATA, "cohorts": [[0, 1, 2, 3], [1, 2]]}
-    config = config_of(tmp_path, "FedAvg", forgets=2, **data)
-    loopback.begin(started(config))
+    link = started(config := config_of(tmp_path, "FedAvg", forgets=2, **data))
+    link.begin(tmp_path / "app")
     run_in(tmp_path, "fit", "--config", str(config))
-    printed = loopback.finish()
+    printed = link.finish()
     assert "6 messages in 1 round, K x (K + 1) for K clients" in printed, printed
-    torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
-    assert (forgetting(loopback.folder / "runs") == forgetting(tmp_path / "runs")).all()
+    torch.testing.assert_close(weights(link.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
+    assert (forgetting(link.folder / "runs") == forgetting(tmp_path / "runs")).all()
 
 
-def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, started, short_folder, run_in, tmp_path):
+def test_a_supernode_killed_in_mid_round_comes_back(started, run_in, tmp_path):
     """That of a site which takes longer than the deadline. Rounds go on without the client, and with it once it is back."""
     rounds = 6
-    loopback.begin(started(config_of(tmp_path, "FedAvg", rounds)), "deadline=30.0")
-    loopback.wait_for("run", f"Round 1/{rounds}", 200)
-    os.kill(sites[1].pid, signal.SIGSTOP)
+    link = started(config_of(tmp_path, "FedAvg", rounds))
+    link.begin(tmp_path / "app", "deadline=30.0")
+    link.wait_for("run", f"Round 1/{rounds}", 200)
+    site = link.sites[1].pid
+    os.kill(site, signal.SIGSTOP)
     time.sleep(5)  # the round waits for this site
-    loopback.kill("node1")
-    os.kill(sites[1].pid, signal.SIGCONT)
-    loopback.node(1, short_folder / "sites" / "1")
-    printed = loopback.finish()
+    link.kill("node1")
+    os.kill(site, signal.SIGCONT)
+    link.node(1)
+    printed = link.finish()
     found = re.findall(r"round (\d+) is without client (\d)", printed)
     away = {(int(round), int(client)) for round, client in found}
     killed = [round for round, client in away if client == 1]
@@ -153,39 +174,74 @@ def test_a_supernode_killed_in_mid_round_comes_back(loopback, sites, started, sh
     assert max(killed) < rounds, printed
     cohorts = [[client for client in CLIENTS if (round, client) not in away] for round in range(1, rounds + 1)]
     run_in(tmp_path, "fit", "--config", str(config_of(tmp_path, "FedAvg", rounds, cohorts=cohorts)))
-    torch.testing.assert_close(weights(loopback.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
+    torch.testing.assert_close(weights(link.folder / "runs"), weights(tmp_path / "runs"), rtol=0, atol=0)
 
 
-def test_a_site_with_other_samples_ends_the_run(loopback, started, tmp_path):
-    """Of another shape, before round 1."""
+def refused(link: Loopback, folder: Path) -> str:
+    """Run the app in a folder, which is refused before round 1; returns the reason."""
+    printed = link.run(folder / "app")
+    assert "Round 1/" not in printed, printed
+    found = re.search("the site of client 2 has other settings than the server: (.*): give the site the folder of", printed)
+    assert found, printed
+    return found[1]
+
+
+def test_a_site_with_other_samples_ends_the_run(started, tmp_path):
+    """Of another shape."""
     np.savez(tmp_path / "other.npz", inputs=np.random.rand(80, 5).astype(np.float32), targets=np.arange(80) % 10)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": {"source": str(tmp_path / "other.npz")}}))
-    printed = loopback.run(started(config_of(tmp_path, "FedAvg"), {2: ["--data", str(tmp_path / "mine.yaml")]}))
-    assert "the site of client 2 has other settings than the server: shape of the samples is [5], [1, 8, 8] at" in printed
-    assert "Round 1/" not in printed
+    link = started(config_of(tmp_path, "FedAvg"), {2: ["--data", str(tmp_path / "mine.yaml")]})
+    assert refused(link, tmp_path).startswith("shape of the samples is [5], [1, 8, 8] at the server")
 
 
-def test_a_killed_server_and_a_killed_site_go_on(loopback, sites, started, short_folder, run_in, tmp_path):
+def test_a_site_with_another_method_and_net_ends_the_run(started, run_in, tmp_path):
+    """As it has the folder of another federation."""
+    link = started(config := config_of(tmp_path, "FedAvg"))
+    link.end_site(2)
+    values = yaml.safe_load(config.read_text())
+    values["model"] |= {"class_path": "SCAFFOLD", "init_args": {"net": "CNN2", "local_steps": 3}}
+    config.write_text(yaml.safe_dump(values))
+    run_in(tmp_path, "federation", "init", "other", "--config", str(config))
+    link.start_sites(tmp_path / "other", [2])
+    reason = refused(link, tmp_path)
+    assert "model is SCAFFOLD, FedAvg at the server" in reason
+    assert "model.net is CNN2, MLP at the server" in reason
+
+
+def test_a_site_of_another_version_ends_the_run(started, tmp_path):
+    """A new interpreter with a copy of the package, whose version is older."""
+    link = started(config_of(tmp_path, "FedAvg"))
+    link.end_site(2)
+    package = shutil.copytree(Path(fl_lightning.__file__).parent, tmp_path / "fl_lightning")
+    text = (package / "__init__.py").read_text()
+    (package / "__init__.py").write_text(text.replace(f'"{fl_lightning.__version__}"', '"0.0.9"'))
+    program = "env", f"PYTHONPATH={tmp_path}", sys.executable, "-m", "fl_lightning"
+    link.start("site", *program, "federation", "site", str(tmp_path / "app"), "--client", "2", "--site", str(link.site(2)))
+    link.wait_for("site", "Site of client 2")
+    reason = refused(link, tmp_path)
+    link.kill("site")
+    assert reason == f"the version of fl-lightning is 0.0.9, {fl_lightning.__version__} at the server"
+
+
+def test_a_killed_server_and_a_killed_site_go_on(started, run_in, tmp_path):
     """The server's process ends after a checkpoint, a site's too; both start again, and the weights are the simulation's."""
-    config, runs = config_of(tmp_path, "SCAFFOLD", rounds=4), loopback.folder / "runs"
+    link = started(config := config_of(tmp_path, "SCAFFOLD", rounds=4))
+    runs, app = link.folder / "runs", tmp_path / "app"
     shutil.rmtree(runs, ignore_errors=True)
-    app = started(config)
-    loopback.begin(app)
+    link.begin(app)
     wait_until(lambda: any(runs.rglob("last.ckpt")), "there is no checkpoint", 200)
-    loopback.kill_server()
-    loopback.kill("run")
-    sites[1].kill()
-    sites[1].join()
-    (short_folder / "sites" / "1" / "site.socket").unlink()
-    sites.update(start_sites(app, {1: short_folder / "sites" / "1"}, {}))
-    printed = loopback.run(app, "resume=true")
+    link.kill_server()
+    link.kill("run")
+    link.end_site(1)
+    link.start_sites(app, [1])
+    printed = link.run(app, "resume=true")
     assert "Round 4/4" in printed, printed
     assert "Round 1/4" not in printed
     run_in(tmp_path, "fit", "--config", str(config))
     torch.testing.assert_close(weights(runs), weights(tmp_path / "runs"), rtol=0, atol=0)
 
 
-def test_a_site_without_a_registered_key_stays_outside(short_folder):
+def test_a_site_without_a_registered_key_stays_outside(short_folder, apps):
     """Flower's own authentication, over TLS: its SuperNode ends, and the registered one is there."""
     folder = short_folder / "keys"
     folder.mkdir()
@@ -197,13 +253,14 @@ def test_a_site_without_a_registered_key_stays_outside(short_folder):
         made = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(folder / f"site_{client}")]
         subprocess.run(made, check=True)
     tls = ["--ssl-ca-certfile", certificate, "--ssl-certfile", certificate, "--ssl-keyfile", key, "--enable-supernode-auth"]
-    link = Loopback(short_folder / "tls", *map(str, tls))
+    link = Loopback(short_folder / "tls", apps, *map(str, tls))
     try:
+        link.wait()
         link.connect(f'root-certificates = "{certificate}"')
         link.flwr("supernode", "register", str(folder / "site_0.pub"))
         for client in (0, 1):
             own = ["--root-certificates", str(certificate), "--auth-supernode-private-key", str(folder / f"site_{client}")]
-            link.node(client, folder, *own)
+            link.node(client, *own)
         link.wait_for("node0", "SuperNode ID")
         link.wait_for("node1", "could not establish a connection to the SuperLink")
         assert "SuperNode ID" not in link.log("node1")
@@ -216,7 +273,7 @@ def test_the_page(short_folder):
     folder = short_folder / "page"
     folder.mkdir()
     of_page = [block.text for block in blocks(f"docs/{PAGE}")]
-    shown = ("# hospitals.yaml", "[superlink]", "federation init hospitals", "flwr run hospitals --stream")
+    shown = ("# hospitals.yaml", "[superlink.trial]", "federation init hospitals", "flwr run hospitals trial --stream")
     config, flower, start, run = (next(text for text in of_page if words in text) for words in shown)
     (folder / "hospitals.yaml").write_text(config)
     for port in ("8000", "9094", "9095"):
@@ -231,7 +288,7 @@ def test_the_page(short_folder):
         shell = subprocess.Popen(["bash", "-c", f"{start}\nwait"], **given)
     try:
         superlink = f"Uvicorn running on http://{re.search(r'127.0.0.1:[0-9]+', flower)[0]}"
-        wait_until(lambda: superlink in log.read_text(), "the SuperLink does not run", 120)
+        wait_until(lambda: superlink in log.read_text(), "the SuperLink does not run", 300)
         ended = subprocess.run(["bash", "-c", run], cwd=folder, env=environment, capture_output=True, timeout=300)
         assert "Round 2/2" in ended.stdout.decode() + ended.stderr.decode()
         assert weights(folder / "runs" / "federation")
