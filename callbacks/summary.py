@@ -210,7 +210,7 @@ def _print_table(results: dict[str, Any]) -> None:
             if results["tasks"]:  # of a few classes, later of all: neither the best nor a mean compares
                 continue
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
-            table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, mean of {_span(readings)}")
+            table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, {_span(readings)}")
     for name, value in results["personal"].items():
         if name.endswith(_PERSONAL_IN_TABLE):
             table.add_row(name, f"{value:.4f}")
@@ -273,6 +273,6 @@ def _sign(name: str) -> str:
 
 
 def _span(readings: dict[str, float]) -> str:
-    """``rounds 101 to 200``: the evaluations in the final accuracy."""
+    """``mean of rounds 101 to 200``, or ``round 20`` if it is the only one: the evaluations in the final accuracy."""
     first, last = readings["mean_first_round"], readings["last_round"]
-    return f"round {last}" if first == last else f"rounds {first} to {last}"
+    return f"round {last}" if first == last else f"mean of rounds {first} to {last}"

@@ -54,6 +54,14 @@ def test_rounds_without_an_evaluation_do_not_count(summarised):
     assert reached == {"0.35": 3, "0.5": 6, "0.75": None}
 
 
+@pytest.mark.parametrize(("every", "shown"), [(1, "0.7500, mean of rounds 4 to 6"), (6, "0.6000, round 6")])
+def test_the_final_accuracy_names_its_rounds(summarised, every, shown):
+    """(.75 + .9 + .6) / 3 = .75 in the second half; a single evaluation is not called a mean."""
+    _, table, _ = summarised(CURVE, [], monitor_test=every)
+    (row,) = [line for line in table.splitlines() if "final test accuracy" in line]
+    assert row.strip("│").split("│")[1].strip() == shown
+
+
 @pytest.mark.parametrize("settings", [{"monitor_test": 0}, {"test_inputs": None, "test_targets": None}])
 def test_without_a_test_curve_there_is_nothing_to_say(summarised, settings):
     reached, table, _ = summarised(CURVE, [0.5], **settings)
