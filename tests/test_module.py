@@ -422,7 +422,7 @@ def test_callbacks_can_monitor_each_round(fit, toy_data):
     fit(FedAvg(norm_net()), toy_data(cohorts=COHORTS), 3, precision="64-true", callbacks=[monitor], log_every_n_steps=0)
     for seen, losses in zip(monitor.seen, monitor.losses, strict=True):
         assert seen["train/loss"] == pytest.approx(sum(losses) / 2, rel=1e-12)
-        assert seen["train/nonfinite_clients"] == seen["train/undone"] == 0
+        assert seen["train/nonfinite_clients"] == seen["train/round_undone"] == 0
     assert len({seen["train/loss"] for seen in monitor.seen}) == 3
 
 

@@ -31,8 +31,8 @@ _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, Captur
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 """Those that train clients here, by the value of ``model.engine``."""
 
-# Up to which stacking is faster, benchmarks/RESULTS.md: weights times samples of a local step of a net without convolutions, and
-# samples of a step of a net with some, which are slower stacked, but with most of its weights in other layers.
+# Up to which stacking is faster, benchmarks/RESULTS.md: weights times samples of a local step in a net without convolutions;
+# samples of a step in a net with convolutions, which are slower stacked, and most of its weights in other layers.
 _STACKABLE_WORK = 3.5e7
 _STACKABLE_IMAGES = 8
 # Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:

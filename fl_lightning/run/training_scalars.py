@@ -9,8 +9,8 @@ def training_scalars(report: RoundReport) -> dict[str, float]:
     """Lost and undone rounds, clients with an update that is not finite, missing clients, and the mean loss of the others."""
     scalars = {
         "train/nonfinite_clients": float(len(report.nonfinite)),
-        "train/undone": float(report.undone),
-        "train/lost": float(report.lost),
+        "train/round_undone": float(report.undone),
+        "train/round_lost": float(report.lost),
     }
     if report.missing is not None:
         scalars["train/missing_clients"] = float(len(report.missing))

@@ -76,7 +76,7 @@ def test_a_step_that_overflows_is_undone(fit, toy_data, method, optimizer, engin
     assert not torch.equal(reports.seen[3][0]["net.weight"], after["net.weight"])
     assert results["rounds_undone"] == [3]
     assert results["clients_left_out"] == {}
-    assert trained.trainer.callback_metrics["train/undone"] == 0  # of the last round
+    assert trained.trainer.callback_metrics["train/round_undone"] == 0  # of the last round
 
 
 def test_an_undone_round_is_as_a_lost_one(fit, toy_data):
