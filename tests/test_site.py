@@ -143,8 +143,8 @@ def test_every_name_that_a_page_imports_has_an_api_page():
 
 
 def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
     """It prints accuracy and forgetting of both losses; the page's table has rows of the README's."""
+    monkeypatch.chdir(tmp_path)
     page = (SITE / "index.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})
