@@ -25,9 +25,14 @@ import pytest
 import torch
 from asked_once import answers
 from fork_server import CommandLine
+from hypothesis import settings
 
 from fl_lightning.command_line import cli
 from fl_lightning.data import FederatedDataModule, from_arrays
+
+# An example on a busy machine takes longer than hypothesis's 200 ms, which says nothing of the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
