@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 
 from benchmarks.memory import peak_memory_mib, resident_mib
+from benchmarks.trainer_settings import trainer_settings
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
 from fl_lightning.models import LoRA, TimmModel
@@ -40,8 +41,7 @@ def _row(trained: str, engine: str) -> None:
     net = TimmModel(_IMAGE, _CLASSES, name="vit_base_patch16_224")
     adapter = LoRA(r=8, target_modules=["qkv"]) if trained == "LoRA" else None
     method = FedAvg(net, adapter=adapter, local_steps=1, engine=engine)
-    trainer = pl.Trainer(max_steps=2, max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer = pl.Trainer(max_steps=2, accelerator="cpu", **trainer_settings(analysis=False, folder=""))
     before = resident_mib()
     trainer.fit(method, datamodule=data)
     size = sum(weight.numel() for weight in method.net.parameters() if weight.requires_grad) * 4 / 1e6

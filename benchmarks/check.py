@@ -1,7 +1,7 @@
 """``python -m benchmarks --check``: a few minutes that hold speed and memory to limits, on any machine.
 
-Limits are ratios of two programs that take turns on the same machine, so that they do not depend on its speed. They are where
-a change has made something slower, not what can be reached: RESULTS.md has the targets and what was measured.
+Most limits are ratios of two programs that take turns, so the speed of the machine does not matter. A value above its limit
+means that a change has made something slower. RESULTS.md has the targets.
 """
 
 from argparse import Namespace
@@ -24,9 +24,9 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit("W1, ours to the plain loop", partial(compare, "W1"), "ours", "to reference", 1.0),
+    Limit("W1, ours to the plain loop", partial(compare, "W1"), "ours", "to reference", 1.1),
     Limit("W2, ours to the plain loop", partial(compare, "W2"), "ours", "to reference", 0.35),
-    Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.05),
+    Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.0),
     Limit("W1, two processes to one", two_processes, "two processes", "to first", 0.62),
     Limit("a round of 100,000 clients to one of 1,000", population_growth, "W5-100000", "to first", 1.1),
     Limit("growth of memory from round 100 to the last", memory_growth, 1000, "growth", 0.01),
@@ -39,12 +39,10 @@ def check(options: Namespace) -> tuple[Table, bool]:
     """Every limit with what was measured, and whether all hold; a program that fails does not."""
     options = Namespace(**{**vars(options), "programs": ["ours"], "memory_rounds": 1000})
     tables: dict[object, Table] = {}
-    rows, holds = [], True
+    rows = []
     for what, measure, row, column, at_most in LIMITS:
         if measure not in tables:
             tables[measure] = measure(options)
         found = next((cells[column] for cells in tables[measure].rows if row in cells.values()), nan)
-        holds &= found <= at_most
         rows.append({"": what, "measured": found, "at most": at_most, "holds": "yes" if found <= at_most else "no"})
-    samples = {table.title: table.samples for table in tables.values()}
-    return Table("Limits", rows, [f"{options.threads} threads."], samples), holds
+    return Table("Limits", rows, [f"{options.threads} threads."]), all(cells["holds"] == "yes" for cells in rows)

@@ -6,12 +6,14 @@ nets with convolutions.
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 
 import lightning.pytorch as pl
 import torch
 from torch import nn
 
+from benchmarks.trainer_settings import trainer_settings
 from fl_lightning import FedAvg
 from fl_lightning.data import from_arrays
 from fl_lightning.engines.engine_choice import ENGINES
@@ -27,27 +29,21 @@ def main() -> None:
     for width in (32, 128, 512, 2048):
         for samples in (5, 20, 64):
             _compare(f"MLP, {width} wide", _FEATURES, partial(MLP, hidden=(width,)), samples)
-    images = {
-        "CNN2": CNN2,
-        "CNN2, GroupNorm": partial(CNN2, norm_groups=2),
-        "LeNet": LeNet,
-        "ResNet9": ResNet9,
-    }
+    images = {"CNN2": CNN2, "CNN2, GroupNorm": partial(CNN2, norm_groups=2), "LeNet": LeNet, "ResNet9": ResNet9}
     for name, net in images.items():
         for samples in (1, 2, 5, 10, 20, 64):
             _compare(name, _IMAGE, net, samples)
 
 
-def _compare(name: str, shape: tuple[int, ...], net: "partial[nn.Module] | type[nn.Module]", samples: int) -> None:
+def _compare(name: str, shape: tuple[int, ...], net: Callable[..., nn.Module], samples: int) -> None:
     generator = torch.Generator().manual_seed(0)
     count = _CLIENTS * samples
     inputs, targets = torch.randn(count, *shape, generator=generator), torch.arange(count) % _CLASSES
     clients = [range(client * samples, (client + 1) * samples) for client in range(_CLIENTS)]
     method = FedAvg(net(shape, _CLASSES))
-    trainer = pl.Trainer(max_steps=1, max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
-    trainer.fit(method, datamodule=from_arrays(inputs, targets, clients, classes=list(map(str, range(_CLASSES))),
-                                               batch_size=samples))  # fmt: skip
+    trainer = pl.Trainer(max_steps=1, accelerator="cpu", **trainer_settings(analysis=False, folder=""))
+    data = from_arrays(inputs, targets, clients, classes=list(map(str, range(_CLASSES))), batch_size=samples)
+    trainer.fit(method, datamodule=data)
     engines = {name: ENGINES[name](method, method.engine.context) for name in ("sequential", "vectorized")}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(_ROUNDS):
@@ -57,10 +53,8 @@ def _compare(name: str, shape: tuple[int, ...], net: "partial[nn.Module] | type[
             seconds[engine].append(time.perf_counter() - start)
     sequential, vectorized = (1e3 * statistics.median(of_one) for of_one in seconds.values())
     weights = sum(weight.numel() for weight in method.net.parameters())
-    print(
-        f"| {name} | {weights:,} | {samples} | {sequential:.1f} | {vectorized:.1f} | {vectorized / sequential:.2f} |",
-        flush=True,
-    )
+    times = f"{sequential:.1f} | {vectorized:.1f} | {vectorized / sequential:.2f}"
+    print(f"| {name} | {weights:,} | {samples} | {times} |", flush=True)
 
 
 if __name__ == "__main__":

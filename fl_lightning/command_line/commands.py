@@ -186,8 +186,8 @@ def federation(
         config: of init, a YAML file or the name of a bundled config.
         client: of site, the index of its client, from 0.
         site: of site, folder for the client's states and the socket; default: site_CLIENT.
-        data: of site, a config with only the section data, whose data.source has this client's samples only; default: the
-            samples that the app's config gives the client.
+        data: of site, a config with only the section data, and in data.source only this client's samples; default: the samples
+            that the app's config gives the client.
 
     Raises:
         ValueError, FileNotFoundError, FileExistsError: in one line, if one of them does not fit.

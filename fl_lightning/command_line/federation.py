@@ -89,8 +89,8 @@ def run_site(app: Path, folder: Path, client: int, data: str | None) -> None:
         app: folder of :func:`write_app`, a copy of the server's.
         folder: folder of the site, for the client's states and the socket.
         client: index of the client, from 0.
-        data: a config with only ``data``, whose ``data.source`` has only this client's samples; None: those that the app's
-            config gives it.
+        data: a config with only ``data``, and in ``data.source`` only this client's samples; None: those that the app's config
+            gives it.
 
     Raises:
         ValueError: if the client does not exist, its data does not fit, or ``data`` has other keys.

@@ -20,7 +20,7 @@ Files = Mapping[Part, Path]
 
 
 def cached(name: str, fingerprint: str, decode: Callable[[Files], Dataset]) -> Dataset:
-    """The dataset from its cache files, or from ``decode``, whose result is then stored.
+    """The dataset from its cache files, or from ``decode``. What ``decode`` gives is stored.
 
     If two processes start at once, only the first decodes, and the second waits for it. Inputs are mapped from their files, so
     several processes share one copy in memory, and the system drops what is not in use.

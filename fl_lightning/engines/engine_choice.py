@@ -31,8 +31,8 @@ _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, Captur
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 """Those that train clients here, by the value of ``model.engine``."""
 
-# Up to which stacking is faster, benchmarks/RESULTS.md: weights times samples of a local step in a net without convolutions;
-# samples of a step in a net with convolutions, which are slower stacked, and most of its weights in other layers.
+# Limits up to which stacking is faster, from benchmarks/RESULTS.md. Without convolutions it is weights times samples of a step.
+# Stacked convolutions are slower, so a net with some is stacked for few samples a step and if most weights are in other layers.
 _STACKABLE_WORK = 3.5e7
 _STACKABLE_IMAGES = 8
 # Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:

@@ -209,7 +209,7 @@ def test_a_site_with_another_method_and_net_ends_the_run(started, run_in, tmp_pa
 
 
 def test_a_site_of_another_version_ends_the_run(started, tmp_path):
-    """A new interpreter with a copy of the package, whose version is older."""
+    """A new interpreter with a copy of the package of an older version."""
     link = started(config_of(tmp_path, "FedAvg"))
     link.end_site(2)
     package = shutil.copytree(Path(fl_lightning.__file__).parent, tmp_path / "fl_lightning")
