@@ -123,9 +123,17 @@ def forgetting(folder: Path) -> np.ndarray:
     return after
 
 
+def begun(link: Loopback, app: Path, *settings: str) -> None:
+    """Run an app, up to the checkpoint after round 1."""
+    runs = link.folder / "runs"
+    shutil.rmtree(runs, ignore_errors=True)
+    link.begin(app, *settings)
+    wait_until(lambda: any(runs.rglob("last.ckpt")), "there is no checkpoint", 200)
+
+
 @pytest.mark.parametrize("methods", ["FedAvg SCAFFOLD", "FedProx FedReg", "FedPer Ditto"])
 def test_weights_are_those_of_the_simulation(methods, started, run_in, tmp_path):
-    """Two federations at once, as both mostly wait: an idle SuperNode asks for messages every 3 s."""
+    """Two federations at once, as both mostly wait."""
     links = {}
     for method in methods.split():
         (tmp_path / method).mkdir()
@@ -158,8 +166,7 @@ def test_a_supernode_killed_in_mid_round_comes_back(started, run_in, tmp_path):
     """That of a site which takes longer than the deadline. Rounds go on without the client, and with it once it is back."""
     rounds = 6
     link = started(config_of(tmp_path, "FedAvg", rounds))
-    link.begin(tmp_path / "app", "deadline=30.0")
-    link.wait_for("run", f"Round 1/{rounds}", 200)
+    begun(link, tmp_path / "app", "deadline=30.0")
     site = link.sites[1].pid
     os.kill(site, signal.SIGSTOP)
     time.sleep(5)  # the round waits for this site
@@ -227,9 +234,7 @@ def test_a_killed_server_and_a_killed_site_go_on(started, run_in, tmp_path):
     """The server's process ends after a checkpoint, a site's too; both start again, and the weights are the simulation's."""
     link = started(config := config_of(tmp_path, "SCAFFOLD", rounds=4))
     runs, app = link.folder / "runs", tmp_path / "app"
-    shutil.rmtree(runs, ignore_errors=True)
-    link.begin(app)
-    wait_until(lambda: any(runs.rglob("last.ckpt")), "there is no checkpoint", 200)
+    begun(link, app)
     link.kill_server()
     link.kill("run")
     link.end_site(1)
