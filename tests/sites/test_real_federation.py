@@ -201,18 +201,30 @@ def test_a_site_with_other_samples_ends_the_run(started, tmp_path):
     assert refused(link, tmp_path).startswith("shape of the samples is [5], [1, 8, 8] at the server")
 
 
-def test_a_site_with_another_method_and_net_ends_the_run(started, run_in, tmp_path):
+OTHER_SETTINGS = [
+    (
+        {"model": {"class_path": "SCAFFOLD", "init_args": {"net": "CNN2", "local_steps": 3}}},
+        ["model is SCAFFOLD, FedAvg at the server", "model.net is CNN2, MLP at the server"],
+    ),
+    (
+        {"data": {"batch_size": 8, "mean": [0.5], "std": [0.25]}},
+        ["data.mean is [0.5]", "data.std is [0.25]", "data.batch_size is 8, 16 at the server"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("other", "reasons"), OTHER_SETTINGS, ids=["method and net", "batch size and scaling"])
+def test_a_site_with_other_settings_ends_the_run(other, reasons, started, run_in, tmp_path):
     """As it has the folder of another federation."""
     link = started(config := config_of(tmp_path, "FedAvg"))
     link.end_site(2)
     values = yaml.safe_load(config.read_text())
-    values["model"] |= {"class_path": "SCAFFOLD", "init_args": {"net": "CNN2", "local_steps": 3}}
-    config.write_text(yaml.safe_dump(values))
+    config.write_text(yaml.safe_dump({part: values[part] | other.get(part, {}) for part in values}))
     run_in(tmp_path, "federation", "init", "other", "--config", str(config))
     link.start_sites(tmp_path / "other", [2])
-    reason = refused(link, tmp_path)
-    assert "model is SCAFFOLD, FedAvg at the server" in reason
-    assert "model.net is CNN2, MLP at the server" in reason
+    found = refused(link, tmp_path)
+    for reason in reasons:
+        assert reason in found
 
 
 def test_a_site_of_another_version_ends_the_run(started, tmp_path):
