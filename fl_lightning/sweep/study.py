@@ -137,14 +137,17 @@ class SweepStudy:
                     self._enqueue(record.run)
 
     def claim(self, search: "Search | None" = None) -> Claim | None:
-        """The next run, which then belongs to this worker; None if no free run is left."""
+        """The next run, which then belongs to this worker, unfinished ones first; None if no free run is left."""
         with self.lock:
             self._take_up_interrupted()
             if search is not None:
                 self._draw(search)
-            if not self._trials(TrialState.WAITING):
+            if not (waiting := self._trials(TrialState.WAITING)):
                 return None
-            trial = self._runs.ask()
+            attempts = self._attempts()  # a run that was begun comes before those that were not
+            first = min(waiting, key=lambda trial: (len(attempts[trial.user_attrs["run"]]) == 1, trial.number))
+            self._storage.set_trial_state_values(first._trial_id, TrialState.RUNNING)
+            trial = Trial(self._runs, first._trial_id)
             run = _run(trial.user_attrs)
             lock = self._run_lock(run)
             lock.acquire(timeout=0)

@@ -82,6 +82,14 @@ def test_a_released_run_is_taken_up(tmp_path):
     assert standing(other) == {gone.run.name: "running", held.run.name: "running"}
 
 
+def test_an_unfinished_run_comes_before_new_ones(tmp_path):
+    study = SweepStudy(tmp_path)
+    study.queue(RUNS[:3])
+    study.claim().lock.release()
+    claims = [study.claim() for _ in range(3)]  # each is held
+    assert [claim.run for claim in claims] == RUNS[:3]
+
+
 def _claim_all(folder, start, names):
     study = SweepStudy(folder)
     start.wait()
