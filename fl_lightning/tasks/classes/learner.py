@@ -41,8 +41,8 @@ class ClassLearner(Learner):
     there are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher. New values
     are drawn for the rows of a class, the same for all clients, when its task begins. With blurry borders, clients also train
     on samples of other tasks' classes. With ``softmax_over`` new, the classes that a client has samples of then count as new;
-    with ``seen``, the later classes that it has met count as seen. The net has a linear class layer called ``classifier``, as
-    all bundled nets.
+    with ``seen``, the later classes that it has met count as seen. The net has a linear class layer, as all
+    bundled nets have.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.
