@@ -11,7 +11,7 @@ from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS
 
 NOTE = (
     "Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, "
-    f"{INTERVAL_IS}. Positive forgetting is a loss. MB are 10^6 bytes, up and down; seconds are those of the processor."
+    f"{INTERVAL_IS}. Positive is forgetting. MB are 10^6 bytes, up and down; seconds are processor time."
 )
 
 
