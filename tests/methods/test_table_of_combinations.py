@@ -346,26 +346,28 @@ def fit_all_as_rank(rank: int, port: int, folder: Path) -> None:
 HEAD = """\
 # What combines with what
 
-Written by `WRITE_PAGES=1 pytest -m slow tests/methods/test_table_of_combinations.py` from the runs of these tests, which fail
-where this page differs.
+The tables show which methods train with which losses, networks, optimizers, precisions and engines.
+[methods.md](methods.md) describes the methods, [engines.md](engines.md) the engines, and
+[combinations_of_classes.md](combinations_of_classes.md) has the learners of arriving classes.
 
-Each cell is a run of two rounds on a tiny federation that differs in one thing from the base: cross entropy, a net without norm
-layers, local SGD, the mean at the server, float64, one client after another in one process. All are on the CPU, and steps of
-`captured` are traced without being compiled. What the methods are is in [methods.md](methods.md), what the engines are in
-[engines.md](engines.md). [combinations_of_classes.md](combinations_of_classes.md) has the learners of arriving classes.
+- **yes**: the run finished with finite weights, and every weight had changed.
+- **no** and a number: the run was refused before the first round, with the error [below](#refusals).
 
-- **yes**: the run finished with finite weights, every weight had moved, and the setting had made a difference; with
-  another engine or in two processes it had made none (1e-9), in another precision a small one. The server's optimizer makes
-  none for `LocalOnly`, which sends nothing.
-- **no** and a number: refused before the first round, with the text [below](#refusals).
+Each cell is a run of two rounds on a tiny federation on the CPU. It differs in one setting from the base: cross entropy, a net
+without norm layers, local SGD, the mean at the server, float64, one client after another in one process. The setting made a
+difference to the weights, except for another engine or two processes (at most 1e-9), another precision (a small one), and the
+server optimizer of `LocalOnly`, which sends nothing. Steps of `captured` are traced without being compiled.
 
-FedAvg stands for all methods in the rows of the other engines. In addition, every method was run in 25 mixtures in which
-any two of the losses but balanced CE, networks, optimizers, precisions and of the engines `sequential` and `vectorized` meet.
-All of these train too. A mixture is refused if one of its parts is, and BatchNorm in bf16-mixed under `vectorized`.
+In the rows of the other engines, FedAvg stands for all methods. In addition, every method was run in 25 mixtures, in which any
+two of the networks, optimizers, precisions, losses except balanced CE, and engines `sequential` and `vectorized` meet. All of
+these train too, unless one of their parts is refused, or BatchNorm meets bf16-mixed under `vectorized`.
 
-CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`, balanced CE
-`WeightedCrossEntropy`; momentum is
-SGD's. At the server, mean is SGD with rate 1, FedAvgM the same with momentum, FedAdagrad torch's Adagrad.
+CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy` and balanced CE
+`WeightedCrossEntropy`; momentum is SGD's. At the server, mean is SGD with rate 1, FedAvgM is the same with momentum, and
+FedAdagrad is torch's Adagrad.
+
+`WRITE_PAGES=1 pytest -m slow tests/methods/test_table_of_combinations.py` writes this page from the runs of these tests, which
+fail if the page differs.
 """
 
 

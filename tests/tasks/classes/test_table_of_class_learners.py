@@ -175,22 +175,24 @@ def test_a_learner_in_a_federation_learns_all_tasks(combined, federation, learne
 HEAD = """\
 # What combines on arriving classes
 
-Written by `WRITE_PAGES=1 pytest -m slow tests/tasks/classes/test_table_of_class_learners.py` from the runs of these tests,
-which fail where this page differs. [arriving_classes.md](arriving_classes.md) has the learners and the streams.
+The tables show which learners of [arriving classes](arriving_classes.md) train with which losses, engines, defences, streams
+and methods.
 
-Each cell is a run of two tasks of one round on a tiny federation, in float64 on the CPU, that differs in one thing from the
-base: cross entropy, local SGD, one client after another in one process, `ClassStream` with two tasks. Runs of `captured` have
-one client, and their steps are traced without being compiled. Other tests hold that two processes, and a run in two parts,
-change nothing.
+- **yes**: the run ended finite, and all tasks were learned. Clients with a memory remember samples of both tasks, each sample
+  once.
+- **no** and a number: refused before the first round, or when the method is made, with the error [below](#refusals).
 
-- **yes**: it ended finite, all tasks were learned, and the setting had made a difference; another engine had made none (1e-9).
-  Clients with a memory remember samples of both tasks, each sample once.
-- **no** and a number: refused before the first round, or when the method is made, with the text [below](#refusals).
+Each cell is a run of two tasks of one round on a tiny federation, in float64 on the CPU. It differs in one setting from the
+base: FedAvg, cross entropy, local SGD, one client after another in one process, `ClassStream` with two tasks. The setting made
+a difference to the weights, except for another engine (at most 1e-9). Runs of `captured` have one client, and their steps are
+traced without being compiled. Other tests check that two processes, and a run in two parts, change nothing.
 
-CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy`, balanced CE
-`WeightedCrossEntropy`; user-level DP is
-`UserLevelDP`. The method is FedAvg where none is named.
-Own pace is `moving: 0.5` and `joining: 1`. Where tasks have samples of earlier classes, `model.tasks.softmax_over` is `seen`.
+CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy` and balanced CE
+`WeightedCrossEntropy`; user-level DP is `UserLevelDP`. Own pace is `moving: 0.5` and `joining: 1`. Where tasks have samples of
+earlier classes, `model.tasks.softmax_over` is `seen`.
+
+`WRITE_PAGES=1 pytest -m slow tests/tasks/classes/test_table_of_class_learners.py` writes this page from the runs of these
+tests, which fail if the page differs.
 """
 
 
