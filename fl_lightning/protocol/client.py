@@ -152,7 +152,9 @@ class Client:
 
     def _samples(self) -> ClientBatches:
         if self.data is None:
-            raise RuntimeError("client.batches, epoch or samples inside a local step: a local step sees only its batch")
+            raise RuntimeError(
+                "client.batches, epoch or samples inside a local step, which sees only its batch: call them in client_start"
+            )
         return self.data
 
 

@@ -96,7 +96,7 @@ class Devices:
         """Clients to draw for a cohort of ``size``.
 
         Raises:
-            ValueError: if there are not so many, or a client has no line in the file or is none of the federation.
+            ValueError: if the federation has fewer, a client has no line in the file, or the file names an unknown client.
         """
         drawn = math.ceil(size * self.over_selection - 1e-9)
         if drawn > num_clients:
@@ -118,8 +118,8 @@ class Devices:
         """Uploads that end a round of so many visits: all, or with over-selection those of a cohort.
 
         Args:
-            num_visits: of the round, which has fewer than ``drawn`` if clients are away.
-            drawn: as :meth:`drawn` gives it; this is the inverse.
+            num_visits: visits of the round, fewer than ``drawn`` if clients are away.
+            drawn: result of :meth:`drawn`, of which this is the inverse.
         """
         return num_visits if self.over_selection == 1 else min(int(drawn / self.over_selection + 1e-9), num_visits)
 
@@ -128,7 +128,7 @@ class Devices:
 
         Args:
             round: counted from 1.
-            drawn: clients that a round draws, as :meth:`drawn` gives it.
+            drawn: clients that a round draws, the result of :meth:`drawn`.
             seed: seed of the run; lost uploads depend on it, the round and the client.
         """
         times = [self._time(work) for work in visits]

@@ -1,4 +1,4 @@
-"""Learner: the part of a method that learns a stream of tasks; the argument ``tasks`` of every method. And its progress."""
+"""Learner: the part of a method that learns a stream of tasks, the argument ``tasks`` of every method; and its progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,13 +52,13 @@ class LocalLearning(nn.Module):
     """The hooks of a learner of tasks at a client, called with the hooks of its method."""
 
     needs: Needs = Needs()
-    """What the learner needs of the engine and the data, in addition to its method; of a class or an object."""
+    """The learner's requirements on the engine and the data, in addition to its method's."""
 
     unprotected: Sequence[str] = ()
-    """What leaves clients without DP-SGD's noise, in addition to that of the method."""
+    """Names of what leaves clients without DP-SGD's noise, in addition to the method's."""
 
     method: Any = None
-    """The method that it is part of, None until it is, which has the net, the data, the seed and the loss."""
+    """The method that it belongs to, with the net, the data, the seed and the loss; None before :meth:`Learner.belong_to`."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -72,7 +72,7 @@ class LocalLearning(nn.Module):
 
     @staticmethod
     def state_of(client: Client) -> dict[str, Any]:
-        """The learner's part of a client's state, which no name of the method's part can meet: ``client.state["tasks"]``."""
+        """The learner's part of a client's state, ``client.state["tasks"]``, apart from the names of the method."""
         return client.state.setdefault("tasks", {})
 
     # Hooks of a visit, in their order -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class LocalLearning(nn.Module):
         return False
 
     def is_drawn_anew(self, name: str) -> bool:
-        """Whether a weight changes even if it is not trained, so that it is stored."""
+        """Whether a weight changes even if it is not trained, and so must be stored."""
         return False
 
     def rate_factor(self, client: int) -> float:
@@ -159,7 +159,7 @@ class LocalLearning(nn.Module):
 class Learner(LocalLearning):
     """The part of a method that learns tasks. The method calls these hooks, in the order of a round, next to its own.
 
-    With its defaults it learns none: every method has a learner, this one by default. Buffers are state of the server:
+    With its defaults it learns no tasks; every method has this learner by default. Buffers are state of the server:
     checkpoints contain them, and an undone round restores them.
     """
 
@@ -172,7 +172,9 @@ class Learner(LocalLearning):
             ValueError: if the two do not combine, or the learner is part of another method.
         """
         if self.method is not None:
-            raise ValueError(f"model.tasks is {type(self).__name__}, a part of another method already: give each its own")
+            raise ValueError(
+                f"model.tasks is {type(self).__name__}, which already belongs to another method: give each method its own"
+            )
         if (why := self.obstacle_to(method)) is not None:
             raise ValueError(f"model.tasks is {type(self).__name__}, but {type(method).__name__} {why}")
         vars(self)["method"] = method  # which is not a submodule
@@ -191,7 +193,7 @@ class Learner(LocalLearning):
         return stored
 
     def configure(self) -> None:
-        """Begin once the net is final, or go on in a second fit."""
+        """Begin once the net is final, or continue in a second fit."""
         if not self._has_begun:
             self.begin_run()
             self._has_begun = self.method.federation is not None  # else for use without data
@@ -230,7 +232,7 @@ class Learner(LocalLearning):
         """At the server, after ``after_server_step``."""
 
     def after_undo(self) -> None:
-        """Follow the buffers, which were restored to their values before the round."""
+        """Update what depends on the buffers, which have their values from before the round again."""
 
     @property
     def is_over(self) -> bool:
@@ -264,5 +266,5 @@ def obstacle_to_streams(method: Any) -> str | None:
     if method.needs.data.task_streams or method.needs.data.arriving_classes:
         return "learns tasks itself: use a method that learns none, such as FedAvg"
     if method.needs.data.public_samples:
-        return "trains on public samples, which streams of tasks have not: use a method without, such as FedAvg"
+        return "trains on public samples, which task streams do not have: use a method without them, such as FedAvg"
     return None

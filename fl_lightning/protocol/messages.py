@@ -39,7 +39,7 @@ class Request:
         returns_state: whether its new state is requested.
         probes: whether the method's probe is requested.
         num_steps: maximum number of local steps of the visit; None: as many as the method asks for.
-        max_steps: steps after which the visit is broken off; None: none.
+        max_steps: steps after which the visit is stopped; None: no limit.
         returns_model: whether its model after the fit is requested, for evaluation.
     """
 
@@ -61,10 +61,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The message up from one visit. Its tensors can be those of the client's net: it is booked before the next visit.
+    """The message up from one visit. Its tensors can be those of the client's net, so it must be read before the next visit.
 
     Args:
-        round: round of the visit, which stamps the state.
+        round: round of the visit.
         client: its index.
         loss: (1,), mean over its local steps.
         norm: (1,), of its update; 0 if nothing was sent.
@@ -184,7 +184,7 @@ def _built(kind: Any, tree: Any) -> Any:
         kind = next((one for one in kinds if len(kinds) == 1 or tree.keys() == _hints(one).keys()), kinds[0])
     if kind in (Any, Tensor):
         if kind is Tensor and not isinstance(tree, Tensor):
-            raise TypeError(f"{type(tree).__name__} in place of a tensor")
+            raise TypeError(f"{type(tree).__name__} instead of a tensor")
         return tree
     if kind in _NUMBERS:
         return tree.item()

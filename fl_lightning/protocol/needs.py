@@ -23,13 +23,13 @@ class DataNeeds:
     classes: bool = False
 
     def __or__(self, other: Self) -> Self:
-        """What two methods need that are combined into one."""
+        """The needs of two methods that are combined into one."""
         return type(self)(*(getattr(self, need.name) | getattr(other, need.name) for need in fields(self)))
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Declared by a method as ``needs``: with the hooks that the method overrides, all that an engine asks about it.
+    """A method's requirements, its attribute ``needs``. Engines read only these and the hooks that the method overrides.
 
     Args:
         client_weights: clients keep all their weights between visits; clients that do not receive continue from these.
@@ -56,5 +56,5 @@ class Needs:
     data: DataNeeds = DataNeeds()
 
     def __or__(self, other: Self) -> Self:
-        """What two methods need that are combined into one."""
+        """The needs of two methods that are combined into one."""
         return type(self)(*(getattr(self, need.name) | getattr(other, need.name) for need in fields(self)))

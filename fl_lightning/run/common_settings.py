@@ -31,7 +31,7 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
         **described("data.augment", data.augment),
         **settings.of_method(),
         **tensors,
-        # They are not sent, so that a site has those that it builds, or loads by model.net.
+        # They are not sent, so a site has those that it builds or loads by model.net.
         "frozen weights of model.net": digest(*(frozen[name] for name in sorted(method.constant_names))),
     }
 

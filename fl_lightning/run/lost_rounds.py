@@ -54,8 +54,7 @@ class LostRounds:
         """
         if self.count > 1:
             raise FloatingPointError(
-                f"the last {self.count} rounds brought the server nothing, and the model is that of the round before them: "
-                f"{self._cure}"
+                f"the last {self.count} rounds had no effect, so the model is that of the round before them: {self._cure}"
             )
 
     def _name_far_update(self, report: RoundReport) -> None:
@@ -86,13 +85,13 @@ class LostRounds:
             )
             return why, f"{why}, {in_a_row.removeprefix('in ')}", cure
         if not report.nonfinite:
-            why = "all clients weighed 0"
+            why = "all clients had weight 0"
             last = f"last: {', '.join(map(str, report.clients))}"
             return why, f"{why} {in_a_row} ({last})", "give some a weight above 0 in update_weight"
         who = f"clients {', '.join(map(str, report.nonfinite))}{self._before()}"
         why, cure = _few_are_finite(report), "lower model.optimizer.lr or set model.clip_local_gradients"
         if self._at_sites:
-            cure = f"look at the sites of clients that sent no reply, as warnings say; if all did, {cure}"
+            cure = f"look at the sites of clients that sent no reply, which warnings name; if all replied, {cure}"
         return f"{why} ({who})", f"{why} {in_a_row} (last: {who})", cure
 
     def _before(self) -> str:

@@ -24,7 +24,7 @@ class RunRecord(Callback):
 
     A checkpoint stores the lengths of the record and of its mirror, TensorBoard's event files. When a fit resumes in the same
     folder, the later lines of a killed process are cut off, since its rounds are done again. A fit that ends before it
-    begins to train does not change the files. The folders that a fit writes to are locked until its process ends in any way.
+    starts to train does not change the files. The folders that a fit writes to are locked until its process ends in any way.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class RunRecord(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
-        rank_zero_only(print)(f"The fit goes on after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
+        rank_zero_only(print)(f"The fit continues after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         if self._rounds == trainer.max_steps:  # no round is left to train, but the end of a fit is written again

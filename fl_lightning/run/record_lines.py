@@ -35,17 +35,17 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
     """Decode a record.
 
     Raises:
-        EOFError: at a last line that is not whole.
-        ValueError: at a line that is not one of a record.
+        EOFError: at an incomplete last line.
+        ValueError: at any other line that is not one of a record.
     """
     begins = True
     while text := file.readline(_LONGEST):
         if not text.endswith(b"\n"):
             if len(text) == _LONGEST:
-                raise ValueError("no line of a record")
+                raise ValueError("not a line of a record")
             raise EOFError
         if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_PARTS:  # JSON of many parts takes fifty times its length in memory
-            raise ValueError("no line of a record")
+            raise ValueError("not a line of a record")
         try:
             line = json.loads(text)
             if "begins" in line:
@@ -53,7 +53,7 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
                 continue
             yield _line(line, begins)
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, UnicodeError) as error:
-            raise ValueError("no line of a record") from error
+            raise ValueError("not a line of a record") from error
         begins = False
 
 

@@ -54,7 +54,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         )
     if num_classes == 1 and objective.tells_classes:
         raise ValueError(
-            f"data.source has the single class {data.classes[0]!r}, and nothing to tell it from: check data.root "
+            f"data.source has the single class {data.classes[0]!r}, so there is nothing to distinguish: check data.root "
             "and the labels, or name all classes"
         )
     inputs = data.first_inputs(1)
@@ -93,7 +93,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
     if outputs.ndim > 2:
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be (classes,): segmentation is not "
-            "supported, and of a sequence the net must give one row a sample"
+            "supported, and for sequences the net must return one row per sample"
         )
     if outputs.shape != (1, num_classes):
         raise ValueError(
@@ -158,14 +158,14 @@ def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
     """
     if tasks.global_model and method.hostile is not None and method.hostile.flips_labels:
         raise ValueError(
-            f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} some have not come yet: "
+            f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} some have not arrived yet: "
             "use SignFlip, ALIE or IPM"
         )
     needs = method.needs.data
     if needs.arriving_classes if tasks.global_model else needs.task_streams:
         return
     cure = "ClassLearner or ServerEWC" if tasks.global_model else "TaskLearner or EWC"
-    cure = f"set model.tasks, as to {cure}, or data.tasks to null"
+    cure = f"set model.tasks, such as to {cure}, or data.tasks to null"
     learns = "other" if needs.arriving_classes or needs.task_streams else "no"
     if method.tasks.needs == Needs():
         raise ValueError(f"data.tasks is {tasks}, but {type(method).__name__} learns {learns} tasks: {cure}")
@@ -232,7 +232,7 @@ def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps:
     except ValueError as error:
         raise ValueError(
             f"data.batch_size is {data.batch_size}, which gives {lonely} a batch of one sample, but BatchNorm in model.net "
-            "needs more: choose another batch size, or a net without"
+            "needs more: choose another batch size, or a net without it"
         ) from error
 
 

@@ -50,7 +50,7 @@ def said_before(method: Any, trainer: Trainer, first: int) -> str:
 def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
     name, data, evaluates = type(method).__name__, method.data, trainer.limit_val_batches != 0
     if method.needs.data.public_samples or data.public_size > 0:
-        yield f"{name} with data.public_size {data.public_size} needs public samples at every site: use a method without"
+        yield f"{name} with data.public_size {data.public_size} needs public samples at every site: use a method without them"
     if method.needs.data.counts_of_cohort:
         yield f"{name} weighs a client by the label counts of others, which stay at their sites: use another method"
     if overridden(method, LocalTraining.probe):
@@ -64,7 +64,7 @@ def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
     if trainer.precision != "32-true":
         yield f"trainer.precision is {trainer.precision}, which sites do not follow: set it to 32-true"
     if trainer.world_size > 1:
-        yield f"the trainer has {trainer.world_size} processes, of which sites know one: set trainer.devices to 1"
+        yield f"the trainer has {trainer.world_size} processes, but sites connect to one: set trainer.devices to 1"
     if evaluates and method.keeps_models:
         yield f"the personal models of {name} stay at the sites, where nothing is evaluated: set trainer.limit_val_batches to 0"
     for callback in round_callbacks(trainer):

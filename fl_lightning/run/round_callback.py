@@ -10,10 +10,10 @@ class RoundCallback(Callback):
     """A Lightning callback that also sees the inside of a round; Lightning calls all other callbacks."""
 
     only_looks: bool = False
-    """Whether the fit adds no round to the run of its checkpoint; it can then have other settings."""
+    """Whether the fit adds no round to the run of its checkpoint. If so, it can have other settings."""
 
     cure_at_sites: str = "set every to 0"
-    """What to do about it in a real federation, whose data module has no samples of clients, if it reads some."""
+    """The cure in the error of a real federation, if the callback reads clients' samples."""
 
     @property
     def reads_clients(self) -> bool:

@@ -23,8 +23,8 @@ def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise FileNotFoundError(
-            f"ckpt_path is {ckpt_path}, but there is neither {candidates[0]} nor {candidates[1]}, which would say what "
-            "method wrote it: copy config.yaml from the folder of the run to there"
+            f"ckpt_path is {ckpt_path}, but there is neither {candidates[0]} nor {candidates[1]}, which would name the "
+            "method: copy config.yaml there from the folder of the run"
         )
     try:
         stored = load_yaml(path.read_text(encoding="utf-8"))

@@ -72,7 +72,7 @@ class ServerStep:
         return report
 
     def step_optimizer(self) -> None:
-        """Step the server's optimizer; does nothing after an undone step, which has been counted."""
+        """Step the server's optimizer; does nothing after an undone step, which was counted."""
         if not self._undoable.is_undone:
             self._optimizer.step()
 

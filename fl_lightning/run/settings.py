@@ -93,7 +93,7 @@ class RunSettings:
         return settings | {"model.net": _name(type(method.net)), _LAYERS: repr(method.net)} | _optimizers(method)
 
     def check_evaluates(self, saved: Settings, trainer: Trainer) -> None:
-        """Whether the net, as far as a command line has it, and the tasks are those of the run that saved ``saved``.
+        """Check that the net, as the command line gives it, and the tasks are those of the run that saved ``saved``.
 
         Raises:
             ValueError: naming each key that differs, with both values.
@@ -103,10 +103,10 @@ class RunSettings:
             same += ("data.tasks.", "data.num_clients.", "data.seed.", f"{_HOLDERS}.")
         shared = {key: value for key, value in self.present(trainer).items() if f"{key}.".startswith(same)}
         if differing := _differing(saved, shared):
-            raise ValueError(f"ckpt_path is of a run with another net or other tasks: {_listed(differing)}: give the run's")
+            raise ValueError(f"ckpt_path is of a run with another net or other tasks: {_listed(differing)}: use that run's")
 
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
-        """Whether a fit of a trainer would continue the run that wrote a checkpoint.
+        """Check that a fit of a trainer would continue the run that wrote a checkpoint.
 
         Raises:
             ValueError: naming each setting that differs.
@@ -150,7 +150,7 @@ def config_settings(key: str, value: Any) -> Settings:
 
 
 def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
-    """Whether a fit with the settings ``present`` continues the run that saved ``saved``.
+    """Check that a fit with the settings ``present`` continues the run that saved ``saved``.
 
     Keys that only one of the two has, such as a newer option of the package, are not compared.
 
@@ -166,7 +166,7 @@ def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
         del differing["data.seed"]
     if differing:
         raise ValueError(
-            f"ckpt_path is of a run with other settings: {_listed(differing)}: give the run's, or begin a new run from its "
+            f"ckpt_path is of a run with other settings: {_listed(differing)}: use that run's, or start a new run from its "
             "weights with model.initial_weights"
         )
 

@@ -1,4 +1,4 @@
-"""The store of a run's client states, and their way into its checkpoints and out of them."""
+"""The store of a run's client states, which its checkpoints save and restore."""
 
 import time
 from contextlib import suppress
@@ -76,7 +76,7 @@ def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
     layouts = {"memory": {"states": dict}, "disk": {"folder": str, "index": torch.Tensor, "digests": torch.Tensor}}
     layout = layouts.get(str(saved.get("kind")))
     if layout is None or not all(isinstance(saved.get(name), kind) for name, kind in layout.items()):
-        raise ValueError("ckpt_path holds client states of no known kind: give a checkpoint that a run wrote")
+        raise ValueError("ckpt_path holds client states of an unknown kind: give a checkpoint that a run wrote")
     clients = saved["states"] if saved["kind"] == "memory" else saved["index"][:, 0].tolist()
     if strangers := [client for client in clients if not 0 <= client < num_clients]:
         raise ValueError(

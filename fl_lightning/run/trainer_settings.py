@@ -70,9 +70,10 @@ def _check_store(address: str | None) -> None:
     """MLflow no longer supports folders of files, Lightning's default; newer releases refuse them and name no key."""
     elsewhere = address is not None and (address.startswith("databricks") or ":" in address.removeprefix("file:"))
     if not elsewhere and "MLFLOW_ALLOW_FILE_STORE" not in os.environ:
-        given = "not set, which is a folder" if address is None else f"{address}, which is a folder"
+        given = "not set, which means a folder" if address is None else f"{address}, which is a folder"
         raise ValueError(
-            f"trainer.logger.tracking_uri is {given}, and MLflow needs a database or a server: such as sqlite:///mlflow.db"
+            f"trainer.logger.tracking_uri is {given}, but MLflow needs a database or a server: set it to one, such as "
+            "sqlite:///mlflow.db"
         )
 
 
@@ -90,8 +91,8 @@ def naming_settings(settings: dict[str, Any]) -> Iterator[None]:
             named = next((name for name in _NEED_LIBRARIES if settings.get(name) not in (None, "auto")), None)
         if "No supported gpu backend" in message:
             raise ValueError(
-                f"trainer.accelerator is {settings['accelerator']}, but torch finds no GPU: set it to cpu, or see what "
-                "nvidia-smi says of the driver"
+                f"trainer.accelerator is {settings['accelerator']}, but torch finds no GPU: set it to cpu, or check the "
+                "driver with nvidia-smi"
             ) from error
         if message.startswith("trainer.") or named is None:
             raise
@@ -144,7 +145,7 @@ def _set_by_lightning(trainer: Trainer, name: str) -> Collection[object]:
 
 
 def refuse_other_strategies(trainer: Trainer) -> None:
-    """Check the settings of several processes, which is best done before they start.
+    """Check the settings of several processes, before they start if possible.
 
     Raises:
         ValueError: naming the setting, its value and the cure.

@@ -17,7 +17,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     """Give a method's net the weights and buffers in a file: of the global net in a checkpoint, and nothing else of its run,
     or a net's plain state dict, also as safetensors.
 
-    Warns if the inputs are normalised otherwise than those that the net of a checkpoint was trained on.
+    Warns if the inputs are not normalised like those that the net of a checkpoint was trained on.
 
     Args:
         method: its net is changed.
@@ -45,7 +45,7 @@ def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tup
 
     Args:
         path: the file.
-        given: inputs of the run, as of :func:`take_initial_weights`.
+        given: inputs of the run, as in :func:`take_initial_weights`.
         key: the option that names the file.
 
     Raises:

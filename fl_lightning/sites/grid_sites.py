@@ -23,11 +23,11 @@ _LOST = 60.0  # seconds after which one that did not answer is, such as one that
 class GridSites(Sites):
     """Sites at the nodes of a Flower federation, one client each.
 
-    Every new node is asked for its client. So a site that comes back as another node is found.
+    Every new node is asked for its client, so a site that comes back as another node is found.
 
     Args:
         grid: connection of a ServerApp.
-        deadline: seconds in which all sites must be there before the first round, and in which a round waits for replies.
+        deadline: seconds within which all sites must connect before the first round, and for which a round waits for replies.
 
     Raises:
         ValueError: if ``deadline`` is not above 0 or not finite.

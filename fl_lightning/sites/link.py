@@ -1,6 +1,6 @@
 """A message between Flower's ClientApp and the process of its site, on one machine: numbers, and arrays as NumPy's files.
 
-Flower starts a process for each message, which ends with the reply. So the net and the samples are in a process that stays.
+Flower starts a process for each message, which ends with the reply; the net and the samples are in a process that stays.
 Neither end of this module needs torch: its import would take longer than most visits.
 """
 

@@ -56,5 +56,5 @@ class OwnData(FederatedDataModule):
 
 
 def own_data(client: int) -> type[OwnData]:
-    """The data module of one client: a class, as configs build data from the arguments of one."""
+    """The class of one client's data module, since configs build data from the arguments of a class."""
     return type("OwnData", (OwnData,), {"client": client})

@@ -16,7 +16,7 @@ class SiteStates:
     """A client's states after its last 20 visits, in files, for each run.
 
     The server stores a stamp instead of the state: round and run. The run's number is drawn at the client's first visit
-    that leaves a state. A resumed server sends the stamp that its checkpoint has, and gets a visit from that state, even if the
+    that leaves a state. A resumed server sends the stamp in its checkpoint, and the visit starts from that state, even if the
     client has made further visits since.
 
     Args:

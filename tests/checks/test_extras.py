@@ -35,6 +35,7 @@ def test_a_folder_is_no_place_for_mlflow(main, tmp_path, monkeypatch, address):
     monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
     given = ["--trainer.logger.tracking_uri", address] if address else []
     code, _, error = main(*FIT, "--trainer.logger", "MLFlowLogger", *given)
-    said = f"trainer.logger.tracking_uri is {address or 'not set'}, which is a folder, and MLflow needs a database or a server"
-    assert (code, error) == (1, f"fl-lightning: error: {said}: such as sqlite:///mlflow.db\n")
+    given = f"{address}, which is a folder" if address else "not set, which means a folder"
+    said = f"trainer.logger.tracking_uri is {given}, but MLflow needs a database or a server"
+    assert (code, error) == (1, f"fl-lightning: error: {said}: set it to one, such as sqlite:///mlflow.db\n")
     assert not list(tmp_path.iterdir())

@@ -99,7 +99,7 @@ def test_a_run_that_ends_in_lost_rounds_fails(main, tmp_path, rounds, code):
     wild = ["--model.optimizer.lr", "1e30", "--trainer.max_steps", str(rounds), *NO_PICTURES]
     ended, _, error = main(*DIGITS, *wild)
     assert ended == code
-    line = f"fl-lightning: error: the last {rounds} rounds brought the server nothing, and the model is that of the round"
+    line = f"fl-lightning: error: the last {rounds} rounds had no effect, so the model is that of the round"
     assert (line in error) == (code != 0)
     assert list(tmp_path.rglob("results.json"))
 

@@ -145,5 +145,5 @@ def test_what_torch_says_of_a_gpu_is_one_line(error, line):
 def test_a_gpu_that_is_not_there_is_named(main):
     code, _, error = main(*RUN, "--trainer.accelerator", "gpu")
     assert code == 1
-    cure = "set it to cpu, or see what nvidia-smi says of the driver"
+    cure = "set it to cpu, or check the driver with nvidia-smi"
     assert error == f"fl-lightning: error: trainer.accelerator is gpu, but torch finds no GPU: {cure}\n"

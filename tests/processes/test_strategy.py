@@ -416,7 +416,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(tmp_path, tmp_path_factory):
     assert process.returncode == 0, error
     assert "rank 1 has ended without a word" in error
     assert "none in runs/digits_tce, a new run begins" in output
-    assert "The fit goes on after round 2" in output
+    assert "The fit continues after round 2" in output
     checkpoint = tmp_path / "runs/digits_tce/version_0/checkpoints/last.ckpt"
     assert torch.load(checkpoint, weights_only=True)["global_step"] == 4
     assert len(list((tmp_path / "runs" / "digits_tce").glob("version_*"))) == 1

@@ -113,7 +113,7 @@ def test_weights_that_require_gradients_are_packed_without():
         (ClientState, {"colour": torch.tensor(1)}, "it is not a packed ClientState .*unexpected.*'colour'"),
         (ClientState, {"tasks/0/sparse/layer/values": torch.ones(1)}, "SparseTensor.*missing.*'offsets'"),
         (ClientState, {"weights": torch.ones(1)}, "it is not a packed ClientState"),
-        (ClientState, {"weights/w/x": torch.ones(1)}, "dict in place of a tensor"),
+        (ClientState, {"weights/w/x": torch.ones(1)}, "dict instead of a tensor"),
         (ClientState, {"weights/w": torch.ones(1), "weights/w/x": torch.ones(1)}, "it is not a packed ClientState"),
         (Request, {"round": torch.ones(2)}, "it is not a packed Request"),
         (ClientState, ["weights"], "it is not a packed ClientState"),

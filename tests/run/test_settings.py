@@ -180,7 +180,7 @@ def test_evaluation_takes_the_options_of_the_net(main, monkeypatch, opaque_run):
     code, _, error = main("test", *NET[:2], *OPAQUE_OPTIONS, "--model.net.act", "gelu", "--ckpt_path", "last")
     assert (code, error.count("\n")) == (1, 1)
     assert (
-        "ckpt_path is of a run with another net or other tasks: model.net.act is gelu, relu in the run: give the run's" in error
+        "ckpt_path is of a run with another net or other tasks: model.net.act is gelu, relu in the run: use that run's" in error
     )
     assert main("test", *NET[:2], *OPAQUE_OPTIONS, "--ckpt_path", "last")[0] == 0
 

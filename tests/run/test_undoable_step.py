@@ -250,7 +250,7 @@ def test_what_is_no_weight_is_refused(fit, toy_data, engine, weight):
 
 
 def test_clients_that_all_weigh_0_end_the_run(fit, toy_data):
-    with pytest.raises(FloatingPointError, match="all clients weighed 0 in 10 rounds in a row .*update_weight"):
+    with pytest.raises(FloatingPointError, match="all clients had weight 0 in 10 rounds in a row .*update_weight"):
         train(fit, toy_data(), weighing([0.0, 0.0, 0.0]), 12)
 
 

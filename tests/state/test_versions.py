@@ -50,7 +50,7 @@ def test_a_newer_version_without_a_checkpoint_is_refused(main, tmp_path, ckpt_pa
     shutil.rmtree(tmp_path / runs / "version_1")
     code, out, _ = main(*RUN, "4", "--ckpt_path", ckpt_path)
     assert code == 0
-    assert f"The fit goes on after round 2, from {runs}/version_0/checkpoints/" in out
+    assert f"The fit continues after round 2, from {runs}/version_0/checkpoints/" in out
 
 
 def test_last_if_any_begins_a_run_or_goes_on(main, tmp_path):

@@ -253,7 +253,9 @@ def test_a_learner_of_two_methods_is_refused(tiny):
     """Each would move the other's clock."""
     tasks = EWC()
     FedAvg(tiny.new_net(), tasks=tasks)
-    with pytest.raises(ValueError, match=r"^model.tasks is EWC, a part of another method already: give each its own$"):
+    with pytest.raises(
+        ValueError, match=r"^model.tasks is EWC, which already belongs to another method: give each method its own$"
+    ):
         FedAvg(tiny.new_net(), tasks=tasks)
 
 

@@ -237,7 +237,7 @@ def test_a_method_and_data_that_do_not_match_are_refused(tiny, fit):
     with pytest.raises(ValueError) as error:
         fit(FedAvg(tiny.new_net()), tiny.new_data(), 1, precision="64-true")
     assert str(error.value) == (
-        "data.tasks is TaskStream(by=classes, tasks_per_client=None), but FedAvg learns no tasks: set model.tasks, as to "
+        "data.tasks is TaskStream(by=classes, tasks_per_client=None), but FedAvg learns no tasks: set model.tasks, such as to "
         "TaskLearner or EWC, or data.tasks to null"
     )
 

@@ -143,7 +143,9 @@ def test_fedweit_learns_by_its_own(arriving):
 def test_a_learner_is_part_of_one_method(arriving):
     learner = ClassLearner()
     FedAvg(arriving.new_net(), tasks=learner)
-    with pytest.raises(ValueError, match=r"^model.tasks is ClassLearner, a part of another method already: give each its own$"):
+    with pytest.raises(
+        ValueError, match=r"^model.tasks is ClassLearner, which already belongs to another method: give each method its own$"
+    ):
         FedAvg(arriving.new_net(), tasks=learner)
 
 

@@ -280,16 +280,17 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
 
     arriving = arriving if with_trainer else type(arriving)(loop)
     for method, tasks, message in (
-        (FedAvg, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvg learns no tasks: set model.tasks, as to "
+        (FedAvg, ClassStream(3), "data.tasks is ClassStream(3 tasks), but FedAvg learns no tasks: set model.tasks, such as to "
          "ClassLearner or ServerEWC, or data.tasks to null"),
         (OnStreams, ClassStream(3), "model.tasks is EWC, which learns other tasks, but data.tasks is ClassStream(3 tasks): set "
-         "model.tasks, as to ClassLearner or ServerEWC, or data.tasks to null"),
+         "model.tasks, such as to ClassLearner or ServerEWC, or data.tasks to null"),
         (ClassLearner, None, "data.tasks is null, but ClassLearner learns classes as they arrive: give data.tasks a "
          "ClassStream"),
         (WithL2SP, ClassStream(3), "model.tasks is L2SP, which learns no tasks, but data.tasks is ClassStream(3 tasks): set "
-         "model.tasks, as to ClassLearner or ServerEWC, or data.tasks to null"),
+         "model.tasks, such as to ClassLearner or ServerEWC, or data.tasks to null"),
         (ClassLearner, TaskStream(classes_per_task=2), "model.tasks is ClassLearner, which learns other tasks, but data.tasks "
-         "is TaskStream(by=classes, tasks_per_client=None): set model.tasks, as to TaskLearner or EWC, or data.tasks to null"),
+         "is TaskStream(by=classes, tasks_per_client=None): set model.tasks, such as to TaskLearner or EWC, or data.tasks to "
+         "null"),
         (ClassLearner, ClassStream(3, cumulative=True), "model.tasks.softmax_over is new, but data.tasks is ClassStream(3 "
          "tasks, cumulative), whose tasks have samples of earlier ones' classes: set it to seen"),
     ):  # fmt: skip
@@ -320,7 +321,7 @@ def test_a_batch_of_one_sample_in_a_later_task_is_refused_before_training(arrivi
         arriving.train(ClassLearner, data, net)
     assert str(error.value) == (
         "data.batch_size is 4, which gives client 0 in task 2 a batch of one sample, but BatchNorm in model.net needs more: "
-        "choose another batch size, or a net without"
+        "choose another batch size, or a net without it"
     )
 
 
