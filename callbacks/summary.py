@@ -248,7 +248,7 @@ def _print_table(results: dict[str, Any]) -> None:
         what = f"{len(undone)}, last round {undone[-1]}: the server's step made the model non-finite"
         table.add_row("rounds undone", what)
     if lost := results["rounds_lost"]:
-        table.add_row("rounds lost", f"{len(lost)}, last round {lost[-1]}: too few of the updates were finite")
+        table.add_row("rounds lost", f"{len(lost)}, last round {lost[-1]}: too few finite updates arrived")
     if (without := results["rounds_without_update"]) > 0:
         table.add_row("last rounds of no use", f"{without}: the model is that of the round before them")
     # A client that is left out may be honest, and have received what another made of the model.

@@ -1,7 +1,8 @@
 """FedACG: clients start ahead of the global model, where its momentum points, and are pulled towards that point.
 
 G. Kim, J. Kim, B. Han: Communication-Efficient Federated Learning with Accelerated Client Gradient. CVPR 2024. arXiv
-2201.03172. Departures: none known; clients are weighted as ``server_weighting`` says, equally in the authors' code.
+2201.03172. Departures: clients are weighted as ``server_weighting`` says, equally in the authors' code, which also leaves out
+the paper's factor 1/2 of the pull and clips gradients at norm 10.
 """
 
 from typing import Unpack
@@ -25,7 +26,8 @@ class FedACG(FedProx):
 
     Args:
         momentum: lambda, in [0, 1); 0 is FedProx.
-        mu: strength of the pull towards v, the paper's beta, at least 0. The default is the weight in the authors' config.
+        mu: strength of the pull towards v, the paper's beta, at least 0. The default is the weight in the authors' config; as
+            their code has no factor 1/2, 2e-3 is its pull.
 
     Raises:
         ValueError: if one of them is out of range.

@@ -7,6 +7,14 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.run.settings import RunSettings, Settings, described, digest
 
 _SHOWN = 60  # characters of a value
+_VERSION, _SHAPE, _CLASSES = "the version of fl-lightning", "shape of the samples", "classes of the samples"
+_CURES = {
+    _VERSION: "install the server's version at the site",
+    _SHAPE: "give the site samples of the server's shape",
+    _CLASSES: "give the site a folder for each class of the server, an empty one for a class without samples",
+    "data.mean": "set data.mean and data.std in the config, and give the site the folder of fl-lightning federation init anew",
+}
+_OTHER_FOLDER = "give the site the folder of fl-lightning federation init that the server runs"
 
 
 def common_settings(method: Any, data: FederatedDataModule) -> Settings:
@@ -22,9 +30,9 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
     frozen = dict((*method.net.named_parameters(), *method.net.named_buffers()))
     of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "val_fraction", "seed")}
     return {
-        "the version of fl-lightning": __version__,
-        "shape of the samples": inputs.net_shape,
-        "classes of the samples": list(inputs.classes),
+        _VERSION: __version__,
+        _SHAPE: inputs.net_shape,
+        _CLASSES: list(inputs.classes),
         "data.mean": inputs.mean,
         "data.std": inputs.std,
         **{f"data.{key}": value for key, value in of_data.items()},
@@ -46,8 +54,17 @@ def differences(server: Settings, site: Settings) -> str:
     keys = [key for key in {**server, **site} if server.get(key) != site.get(key)]
     if not keys:
         return ""
-    shown = [f"{key} is {_short(site.get(key))}, {_short(server.get(key))} at the server" for key in keys[:3]]
-    return "; ".join(shown) + ": give the site the folder of fl-lightning federation init that the server runs"
+    shown = [_difference(key, server.get(key), site.get(key)) for key in keys[:3]]
+    return f"{'; '.join(shown)}: {_CURES.get(keys[0], _OTHER_FOLDER)}"
+
+
+def _difference(key: str, server: Any, site: Any) -> str:
+    if key == _CLASSES and server is not None:  # of this version
+        unlike = [name for name in server if name not in site], [name for name in site if name not in server]
+        if any(unlike):
+            parts = [f"{word} {_short(', '.join(names))}" for word, names in zip(("lack", "add"), unlike, strict=True) if names]
+            return f"{key} {' and '.join(parts)}"
+    return f"{key} is {_short(site)}, {_short(server)} at the server"
 
 
 def _short(value: object) -> str:

@@ -83,8 +83,8 @@ class GridSites(Sites):
 
     def _get_to_know(self) -> list[str]:
         """Ask new nodes for their client, and hear those that were asked; returns a line for each that is refused."""
-        now = time.monotonic()
-        if new := [node for node in self._grid.get_node_ids() if self._asked.get(node, now) <= now]:
+        now, connected = time.monotonic(), [*self._grid.get_node_ids()]
+        if new := [node for node in connected if self._asked.get(node, now) <= now]:
             content = to_records({"common": self._common}, {})
             self._questions |= self._send("query", dict.fromkeys(new, content), "settings")
             self._asked |= dict.fromkeys(new, now + _LOST)
@@ -98,9 +98,12 @@ class GridSites(Sites):
             facts = from_records(answer.content).numbers
             if "refusal" in facts:
                 refusals.append(facts["refusal"])
-            elif self._nodes.get(facts["client"]) != node:
-                self._nodes[facts["client"]] = node
-                print(f"Site of client {facts['client']}: {facts['num_train']} training samples", flush=True)
+            elif (former := self._nodes.get(client := facts["client"])) != node:
+                self._nodes[client] = node
+                print(f"Site of client {client}: {facts['num_train']} training samples", flush=True)
+                if former in connected:  # or Flower has not noticed that it ended
+                    two = f"client {client} has two SuperNodes, and the newer one gets its messages"
+                    self._say(f"{two}: see that each site has its own --client")
         return refusals
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], group: str) -> dict[str, int]:

@@ -80,6 +80,7 @@ def _serve(path: str) -> None:
 
 
 def _become(link: socket.socket, streams: list[int], arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    os.setsid()  # what it starts is of its group, and ends with it
     sys.argv = arguments
     os.chdir(folder)
     os.environ.clear()
@@ -92,4 +93,4 @@ def _become(link: socket.socket, streams: list[int], arguments: list[str], folde
 
 def _end_with(link: socket.socket) -> None:
     link.recv(1)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)

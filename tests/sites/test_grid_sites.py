@@ -306,6 +306,25 @@ def test_a_client_without_a_site_is_named(run, tmp_path):
         run("FedAvg", SomeGrid(sites), deadline=0.5)
 
 
+def test_two_sites_of_one_client_are_named(run, tmp_path):
+    """Both are connected; the run goes on with the newer one."""
+    sites = sites_of("FedAvg", tmp_path)
+    sites[50] = Site(make("FedAvg"), digits(), 1, tmp_path / "second", CPU)
+    with pytest.warns(UserWarning, match="client 1 has two SuperNodes, and the newer one gets its messages: see that each"):
+        run("FedAvg", SomeGrid(sites))
+
+
+def test_classes_that_a_site_lacks_are_named(tmp_path):
+    site = Site(make("FedAvg"), digits(), 1, tmp_path, CPU)
+    common = common_settings(site.method, site.data)
+    common = {**common, "classes of the samples": [*map(str, range(1, 10)), "ten"]}
+    facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
+    assert facts["refusal"] == (
+        "the site of client 1 has other settings than the server: classes of the samples lack ten and add 0: give the site a "
+        "folder for each class of the server, an empty one for a class without samples"
+    )
+
+
 def test_other_settings_at_a_site_are_refused(run, tmp_path):
     """Another method, other samples, another shape: before round 1, each by its name."""
     for name, site, words in (
@@ -325,7 +344,7 @@ def test_a_site_of_another_version_is_refused(tmp_path):
     facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
     assert facts["refusal"].startswith(
         "the site of client 1 has other settings than the server: the version of fl-lightning is "
-        f"{fl_lightning.__version__}, 0.0.9 at the server: give the site the folder of fl-lightning federation init"
+        f"{fl_lightning.__version__}, 0.0.9 at the server: install the server's version at the site"
     )
 
 

@@ -188,7 +188,7 @@ def refused(link: Loopback, folder: Path) -> str:
     """Run the app in a folder, which is refused before round 1; returns the reason."""
     printed = link.run(folder / "app")
     assert "Round 1/" not in printed, printed
-    found = re.search("the site of client 2 has other settings than the server: (.*): give the site the folder of", printed)
+    found = re.search("the site of client 2 has other settings than the server: (.*): (give|set|install) ", printed)
     assert found, printed
     return found[1]
 
