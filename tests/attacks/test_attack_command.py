@@ -197,7 +197,7 @@ def test_a_checkpoint_without_its_config(main, checkpoint):
     code, _, error = main("attack", "--ckpt_path", str(checkpoint))
     assert code == 1
     assert f"there is neither {checkpoint.parent / 'config.yaml'} nor {checkpoint.parent.parent / 'config.yaml'}" in error
-    assert "copy config.yaml from the folder of the run" in error
+    assert "copy config.yaml there from the folder of the run" in error
 
 
 def test_a_file_that_is_no_checkpoint(main, checkpoint):
