@@ -1,6 +1,8 @@
 """Task streams: every client learns its own sequence of tasks, each with a few of the classes."""
 
+import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +88,9 @@ class TaskStream(Tasks):
         tasks_per_client: length of a sequence; None for all tasks, or for as many as there are for each client.
         tasks_per_source: number of tasks of some sources, at least 1 each; the last one can have fewer classes. All other
             sources give as many complete tasks as they have. For ``by: sources``.
+        client_tasks: each client's tasks in order, lists of one length, instead of a draw. ``MNIST_0`` is the first task of
+            ``MNIST``. The classes of each source are shuffled by ``random.Random(seed)``, as in data/generator.py of the
+            FedWeIT authors (github.com/wyjeong/FedWeIT). For ``by: sources``.
         test_fraction: share of a client's samples of a task for tests, above 0.
         val_fraction: share for validation, which stops and slows training; above 0.
 
@@ -102,6 +107,7 @@ class TaskStream(Tasks):
         table: str | None = None,
         tasks_per_client: int | None = None,
         tasks_per_source: Mapping[str, int] | None = None,
+        client_tasks: Sequence[list[str]] | None = None,
         test_fraction: float = 0.2,
         val_fraction: float = 0.1,
     ) -> None:
@@ -113,14 +119,16 @@ class TaskStream(Tasks):
         check_range("data.tasks.classes_per_task", classes_per_task, at_least=2, hint="one class leaves no choice")
         if tasks_per_client is not None:
             check_range("data.tasks.tasks_per_client", tasks_per_client, at_least=1, hint="null for all tasks")
-        tasks_per_source = tasks_per_source or {}
-        if tasks_per_source and by != "sources":
-            raise ValueError(
-                f"data.tasks.tasks_per_source is {tasks_per_source}, but data.tasks.by is {by}: set it to sources, or leave "
-                "tasks_per_source out"
-            )
+        tasks_per_source, client_tasks = tasks_per_source or {}, client_tasks or []
+        for key, value in (("tasks_per_source", tasks_per_source), ("client_tasks", client_tasks)):
+            if value and by != "sources":
+                raise ValueError(
+                    f"data.tasks.{key} is {value}, but data.tasks.by is {by}: set it to sources, or leave {key} out"
+                )
         for source, count in tasks_per_source.items():
             check_range(f"data.tasks.tasks_per_source.{source}", count, at_least=1)
+        if client_tasks:
+            _check_client_tasks(client_tasks, tasks_per_client)
         check_range("data.tasks.test_fraction", test_fraction, above=0, below=1, hint="the paper uses 0.2")
         check_range("data.tasks.val_fraction", val_fraction, above=0, below=1, hint="the paper uses 0.1")
         if test_fraction + val_fraction >= 1:
@@ -129,7 +137,7 @@ class TaskStream(Tasks):
                 "together: the rest is trained on"
             )
         self.by, self.classes_per_task, self.tasks_per_client = by, classes_per_task, tasks_per_client
-        self.tasks_per_source = tasks_per_source
+        self.tasks_per_source, self.client_tasks = tasks_per_source, client_tasks
         self.table = Path(table) if table is not None else CIFAR100_TABLE
         self.test_fraction, self.val_fraction = test_fraction, val_fraction
 
@@ -147,7 +155,7 @@ class TaskStream(Tasks):
                 training, validation or test samples of one.
         """
         tasks = self._tasks(dataset, seed)
-        order = self._order(len(tasks), num_clients, len(dataset.classes), seed)
+        order = self._order([*tasks], num_clients, len(dataset.classes), seed)
         labels, names = torch.cat([dataset.train.targets, dataset.test.targets]), tuple(tasks)
         task_of, label_in_task = torch.full((len(dataset.classes),), -1), torch.zeros(len(dataset.classes), dtype=torch.int64)
         for task, members in enumerate(tasks.values()):
@@ -170,9 +178,11 @@ class TaskStream(Tasks):
         """Whether no two clients learn the same task; otherwise every task's samples are dealt to all clients."""
         return self.by == "sources"
 
-    def _order(self, num_tasks: int, num_clients: int, num_classes: int, seed: int) -> Tensor:
+    def _order(self, names: list[str], num_clients: int, num_classes: int, seed: int) -> Tensor:
         """(N, T), each client's task at each position."""
-        whole = self._deals_whole_tasks
+        if self.client_tasks:
+            return self._given_order(names, num_clients)
+        whole, num_tasks = self._deals_whole_tasks, len(names)
         for_each = num_tasks // num_clients if whole else num_tasks
         count = for_each if self.tasks_per_client is None else self.tasks_per_client
         if not 1 <= count <= for_each:
@@ -185,6 +195,21 @@ class TaskStream(Tasks):
         if whole:
             return _permutation(seed, -1, num_tasks)[: num_clients * count].reshape(num_clients, count)
         return torch.stack([_permutation(seed, client, num_tasks)[:count] for client in range(num_clients)])
+
+    def _given_order(self, names: list[str], num_clients: int) -> Tensor:
+        """The same from ``client_tasks``, of each list the first ``tasks_per_client``."""
+        given = self.client_tasks
+        if len(given) != num_clients:
+            raise ValueError(
+                f"data.tasks.client_tasks has {len(given)} lists, but data.num_clients is {num_clients}: give one list each"
+            )
+        for name in dict.fromkeys(name for tasks in given for name in tasks):
+            if name not in names:
+                raise ValueError(
+                    f"data.tasks.client_tasks has {name}, must be one of {', '.join(names)}: correct it, raise "
+                    "data.tasks.tasks_per_source, or add the source"
+                )
+        return torch.tensor([[names.index(name) for name in tasks] for tasks in given])[:, : self.tasks_per_client]
 
     def _tasks(self, dataset: Dataset, seed: int) -> dict[str, list[int]]:
         """The classes of each task by its name."""
@@ -199,8 +224,15 @@ class TaskStream(Tasks):
                 sets = {name: [c for c in drawn if dataset.sources[c] == name] for name in dict.fromkeys(dataset.sources)}
             if absent := ", ".join(name for name in self.tasks_per_source if name not in sets):
                 rank_zero_only(print)(f"Data: no tasks of {absent}: in data.tasks.tasks_per_source, but no source here")
-            groups = [sorted(group) for name, members in sets.items() for group in self._groups(name, members)]
-            tasks = {", ".join(classes[c] for c in group): group for group in groups}
+            if self.client_tasks:
+                for members in sets.values():
+                    members.sort()
+                    random.Random(seed).shuffle(members)
+            tasks = {}
+            for source, members in sets.items():
+                for index, group in enumerate(map(sorted, self._groups(source, members))):
+                    name = f"{source}_{index}" if self.client_tasks else ", ".join(classes[c] for c in group)
+                    tasks[name] = group
         if not tasks:
             raise ValueError(
                 f"data.tasks.classes_per_task is {self.classes_per_task}, but data.source has {len(classes)} classes: lower it"
@@ -244,6 +276,19 @@ class TaskStream(Tasks):
                 f"val_fraction {self.val_fraction}, must be at least one each: {fewer}raise the fraction that leaves none"
             )
         return sizes
+
+
+def _check_client_tasks(given: Sequence[list[str]], tasks_per_client: int | None) -> None:
+    """Refuses lists of several lengths or that are too short, and a task that occurs twice."""
+    lengths = sorted({len(tasks) for tasks in given})
+    if len(lengths) > 1 or lengths[0] < (tasks_per_client or 1):
+        raise ValueError(
+            f"data.tasks.client_tasks has lists of {' and '.join(map(str, lengths))} tasks, must be of one length, at least "
+            f"{tasks_per_client or 1}: name as many tasks for each client, or change data.tasks.tasks_per_client"
+        )
+    counts = Counter(name for tasks in given for name in tasks)
+    if doubled := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(f"data.tasks.client_tasks has {doubled[0]} {counts[doubled[0]]} times: a task belongs to one client")
 
 
 def _permutation(seed: int, client: int, count: int) -> Tensor:

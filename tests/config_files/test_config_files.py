@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import operator
+import random
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from argparse import ArgumentError
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -283,6 +285,38 @@ def test_configs_on_task_streams_build_their_data_and_net(parser, name):
         net = model.net.built(data.input_shape, len(data.classes), seed=0)
         batch = torch.empty(1, *data.input_shape)
         assert net.eval()(batch).shape == (1, 2 if name.startswith("mnist") else 5)
+
+
+# data/loader.py of the FedWeIT authors: the tasks of clients 0 to 4. A letter for each set, its task's number.
+AUTHORS_TASKS = """
+    C5 C13 f0 C14 s1 t0 n1 C8 f13 C4
+    C2 t5 f14 t4 n0 m0 f2 f15 C1 F1
+    f11 s0 f10 f6 f7 C3 C10 m1 f1 t1
+    F0 C15 f3 c1 C7 f8 c0 f9 C0 C6
+    t7 f5 t6 t3 t2 C12 C11 C9 f12 f4
+"""
+SETS = {"c": "CIFAR10", "C": "CIFAR100", "F": "FashionMNIST", "f": "FaceScrub", "m": "MNIST", "n": "notMNIST", "s": "SVHN"}
+SETS |= {"t": "GTSRB"}
+
+
+def test_the_authors_tasks_of_noniid50(parser):
+    """Their clients, order and classes: labels shuffled by Python's generator with the seed 777, cut into fives."""
+    data = parser.instantiate(parser.parse_args(["--config", "fedweit_noniid50_authors_tasks.yaml"])).data
+    data.source.sources = {name: blank(4, name, (1, 28, 28)) for name in data.source.sources}
+    data.setup()
+    dataset, streams = data.source.load(Path()), data.streams
+    labels = torch.cat([dataset.train.targets, dataset.test.targets])
+    rows = [line.split() for line in AUTHORS_TASKS.split("\n")[1:-1]]
+    assert [len(row) for row in rows] == [10] * 5
+    for client, row in enumerate(rows):
+        for position, (letter, *number) in enumerate(row):
+            name, index = SETS[letter], int("".join(number))
+            classes = np.unique([label for label, source in enumerate(dataset.sources) if source == name])
+            random.seed(777)
+            random.shuffle(classes)
+            held = torch.cat([streams.indices(client, position, part) for part in ("test", "validation")])
+            held = torch.cat([held, streams.shards.train_indices(client * 10 + position)])
+            assert sorted(labels[held].tolist()) == sorted(4 * classes[5 * index : 5 * index + 5].tolist()), (client, position)
 
 
 @pytest.mark.parametrize("name", ["cifar100_classes_joint.yaml", "cifar100_classes_mfcl.yaml"])

@@ -1,5 +1,7 @@
 """Task streams: who learns which classes in which order, from which samples, and what the data module serves of it."""
 
+import random
+
 import pytest
 import torch
 
@@ -153,6 +155,39 @@ def test_tasks_per_source(capsys):
     assert str(error.value) == "data.tasks.tasks_per_source is 3 for x, whose 5 classes make 2 tasks of 3 at most: lower it"
 
 
+def test_client_tasks():
+    """Classes of each source in the order of Python's shuffle, in threes; clients learn what their lists name, in order."""
+    dataset = numbered(12, 40, sources=("x",) * 5 + ("y",) * 7)
+    named = [["y_1", "x_0"], ["y_2", "x_1"]]
+    stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2, "y": 3}, client_tasks=named)
+    with pytest.raises(ValueError) as error:
+        stream.partition(dataset, num_clients=2, seed=4)
+    assert str(error.value) == "data.tasks has the task y_2 with one class, must have at least two: one leaves no choice"
+    named[1][0] = "y_0"
+    stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2}, client_tasks=named)
+    streams = stream.partition(dataset, num_clients=2, seed=4)
+    assert streams.names == ("x_0", "x_1", "y_0", "y_1")
+    assert [[streams.names[task] for task in row] for row in streams.order.tolist()] == named
+    labels = torch.cat([dataset.train.targets, dataset.test.targets])
+    for client, position in all_rows(streams):
+        source, index = named[client][position].split("_")
+        shuffled = {"x": list(range(5)), "y": list(range(5, 12))}[source]
+        random.seed(4)
+        random.shuffle(shuffled)
+        held = labels[torch.cat(parts_of(streams, client, position))]
+        assert set(held.tolist()) == set(shuffled[3 * int(index) : 3 * int(index) + 3])
+        assert len(held) == 40 * len(set(held.tolist()))
+    short = TaskStream(by="sources", classes_per_task=3, tasks_per_client=1, client_tasks=[["x_0", "y_1"], ["y_0", "x_9"]])
+    with pytest.raises(ValueError) as error:
+        short.partition(dataset, num_clients=2, seed=4)
+    assert str(error.value) == (
+        "data.tasks.client_tasks has x_9, must be one of x_0, y_0, y_1: correct it, raise data.tasks.tasks_per_source, or add "
+        "the source"
+    )
+    short.client_tasks[1][1] = "x_0"
+    assert short.partition(dataset, num_clients=2, seed=4).order.tolist() == [[0], [1]]
+
+
 # What the data module serves --------------------------------------------------------------------------------------------
 
 
@@ -237,6 +272,26 @@ def test_without_tasks_there_are_no_streams():
             "data.tasks.tasks_per_source is {'x': 2}, but data.tasks.by is classes: set it to sources, or leave "
             "tasks_per_source out",
         ),
+        (
+            {"client_tasks": [["x_0"]]},
+            "data.tasks.client_tasks is [['x_0']], but data.tasks.by is classes: set it to sources, or leave client_tasks out",
+        ),
+        *(
+            (
+                {"by": "sources", "client_tasks": lists, "tasks_per_client": count},
+                f"data.tasks.client_tasks has lists of {found} tasks, must be of one length, at least {least}: name as many "
+                "tasks for each client, or change data.tasks.tasks_per_client",
+            )
+            for lists, count, found, least in (
+                ([["x_0", "x_1"], ["y_0"]], None, "1 and 2", 1),
+                ([[], []], None, "0", 1),
+                ([["x_0"], ["y_0"]], 2, "1", 2),
+            )
+        ),
+        (
+            {"by": "sources", "client_tasks": [["x_0", "y_0"], ["y_1", "x_0"]]},
+            "data.tasks.client_tasks has x_0 2 times: a task belongs to one client",
+        ),
         ({"by": "sources", "tasks_per_source": {"x": 0}}, "data.tasks.tasks_per_source.x is 0, must be at least 1"),
         ({"tasks_per_client": 0}, "data.tasks.tasks_per_client is 0, must be at least 1: null for all tasks"),
         *(
@@ -272,6 +327,11 @@ def test_settings_out_of_range_are_refused(settings, message):
             4,
             "data.tasks.tasks_per_client is 0, but the 6 classes of data.source make 3 tasks, 0 for each of 4 clients: lower "
             "it or data.num_clients, or data.tasks.classes_per_task",
+        ),
+        (
+            {"by": "sources", "classes_per_task": 2, "client_tasks": [["_0"], ["_1"]]},
+            3,
+            "data.tasks.client_tasks has 2 lists, but data.num_clients is 3: give one list each",
         ),
         (
             {"classes_per_task": 7},
