@@ -32,6 +32,7 @@ SETTINGS = {
     "B not shared": {"share_base": False},
     "no mask": {"mask": False},
     "the mask has an l1 term": {"penalize_mask": True},
+    "equation 2 as printed": {"upload": "paper", "retroactive": True, "penalize_mask": True},
     "no A": {"adaptive": False},
 }
 
