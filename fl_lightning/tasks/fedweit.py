@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.stateless import call_holding
-from fl_lightning.module import FederatedModule, Net, ServerWeighting
+from fl_lightning.methods.fedprox import FedProx
+from fl_lightning.module import Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, Gathered, Learner, Needs, Reduction, SparseTensor, Update, Upload, Weighted
 from fl_lightning.run.arguments import ArgumentsButWeightingAndTasks
 from fl_lightning.tasks.decomposition import over_outputs, part_name, threshold
@@ -24,7 +25,7 @@ from fl_lightning.tasks.knowledge import KnowledgeBase, WeightedTransfer
 UploadProfile = Literal["recommended", "code", "paper"]
 
 
-class FedWeIT(FederatedModule):
+class FedWeIT(FedProx):
     """``theta_t = B * sigmoid(m_t) + A_t + sum_i alpha_i A_i``, A_i of other clients' tasks from the server's knowledge base.
 
     After every round clients send B at the outputs with the largest mask; when a task ends they send the entries of A_t above
@@ -38,6 +39,8 @@ class FedWeIT(FederatedModule):
             ``|m| > sorted(|m|)[floor(density * outputs)]`` of its layer, about 1 - ``density`` of them and none of a layer with
             equal masks; ``paper``, ``B * sigmoid(m)`` at the chosen outputs, divided by the number of all clients that sent.
         share_base: whether B goes through the server at all.
+        mu: strength of the pull ``mu/2 * ||B - B_t||^2`` of :class:`FedProx`, at least 0; B_t is B at the start of a local fit.
+            The paper's FedWeIT has none.
         tasks: the clients' learner, :class:`WeightedTransfer` with its options; by default those of its authors' code.
 
     Raises:
@@ -55,6 +58,7 @@ class FedWeIT(FederatedModule):
         density: float = 0.3,
         upload: UploadProfile = "recommended",
         share_base: bool = True,
+        mu: float = 0.0,
         tasks: Learner | None = None,
         server_weighting: ServerWeighting = "uniform",
         **common: Unpack[ArgumentsButWeightingAndTasks],
@@ -64,7 +68,7 @@ class FedWeIT(FederatedModule):
             raise ValueError(
                 f"model.tasks is {type(tasks).__name__}, but FedWeIT learns by WeightedTransfer: use that, or another method"
             )
-        super().__init__(net, tasks=tasks, server_weighting=server_weighting, **common)
+        super().__init__(net, mu=mu, tasks=tasks, server_weighting=server_weighting, **common)
         check_range("model.density", density, above=0, at_most=1, hint="the paper uses 0.3")
         check_choice("model.upload", upload, UploadProfile)
         if upload == "code" and density == 1:

@@ -132,6 +132,8 @@ class WeightedTransfer(APD):
         for layer, received in client.broadcast.get("base", {}).items():
             base = bases[layer].detach()
             base.copy_(torch.where(received != 0, received, base))
+            # The mixture counts as received, for hooks that compare the net with it, such as a pull.
+            client.received_state[part_name(layer, "base")] = base.clone()
         if client.broadcast and self.is_to_be_served(client.index):
             self._take_knowledge(net, client, self.choose(client.index))
         known = self.state_of(client)["known"].tolist()

@@ -96,12 +96,12 @@ STUDIES = [
     Study(
         name="fedweit_figure_7",
         title="FedWeIT, Figure 7: accuracy by what is sent",
-        claim="FedWeIT is ahead of APD at every share of B that is sent.",
+        claim="FedWeIT is ahead of FedProx-APD at every share of B that is sent.",
         paper="Figure 7, on NonIID-50, a picture of FedWeIT and FedProx-APD over the share of B that is sent. The text "
-        "does not say how APD chooses its share: here by its masks, without the pull of FedProx, and the shares are ours.",
+        "does not say how APD chooses its share: here by its masks, and the shares are ours.",
         sweeps=tuple(
             Sweep(name, f"--config fedweit_noniid50_{config}.yaml --set model.density=0.03,0.1,0.3,1.0 {_OPTIONS}")
-            for name, config in {"FedWeIT": "fedweit", "APD": "sparse_apd"}.items()
+            for name, config in {"FedWeIT": "fedweit", "FedProx-APD": "sparse_apd"}.items()
         ),
         measures=_MEASURES,
         claimed=("tasks/accuracy",),

@@ -6,6 +6,7 @@ from fedweit_loop import DECAY, DENSITY, L1, L2, LAYERS, Plain, authors_outputs,
 from pairs import Pair
 
 from fl_lightning.data import Poisson
+from fl_lightning.methods import FedProx
 from fl_lightning.tasks import APD, FedWeIT, TaskLearner, WeightedTransfer, fedweit
 
 # Client 2 first comes in round 2, and client 1 not in the first round of the second task. The third ends without client 1.
@@ -34,6 +35,7 @@ SETTINGS = {
     "the mask has an l1 term": {"penalize_mask": True},
     "equation 2 as printed": {"upload": "paper", "retroactive": True, "penalize_mask": True},
     "no A": {"adaptive": False},
+    "B is pulled": {"mu": 0.7, "cohorts": COHORTS, "train_unsampled": True},
 }
 
 
@@ -118,10 +120,11 @@ def test_stripped_of_its_parts_it_is_fedavg(tiny):
     assert [report.bytes_up for report in weit.seen.rounds] == [report.bytes_up for report in plain.seen.rounds]
 
 
-def test_without_other_clients_tasks_it_is_fedavg_apd_that_sends_a_part(tiny):
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+def test_without_other_clients_tasks_it_is_fedprox_apd_that_sends_a_part(tiny, mu):
     """All outputs sent, and no pull on earlier tasks: APD with the same settings, to rounding, and as many bytes."""
-    common = {"l1": L1, "l2": 0.0, "decay": DECAY, "retroactive": False, "adaptive_start": "initial"}
-    weit, apd = tiny.train(FedWeIT, num_foreign=0, density=1.0, **common), tiny.train(APD, **common)
+    common = {"l1": L1, "l2": 0.0, "decay": DECAY, "retroactive": False, "adaptive_start": "initial", "mu": mu}
+    weit, apd = tiny.train(FedWeIT, num_foreign=0, density=1.0, **common), tiny.train(Pair(FedProx, APD), **common)
     for layer in LAYERS:
         actual, expected = (method.net.get_parameter(weight(layer, "base")) for method in (weit, apd))
         torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)

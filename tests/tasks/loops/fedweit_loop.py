@@ -53,9 +53,10 @@ class Plain:
         mask=True,
         adaptive=True,
         penalize_mask=False,
+        mu=0.0,
     ):
         self.tiny, self.masks, self.upload, self.retroactive = tiny, masks, upload, retroactive
-        self.penalize_mask = penalize_mask
+        self.penalize_mask, self.mu = penalize_mask, mu
         self.adaptive_start = adaptive_start
         self.share_base, self.mask, self.adaptive = share_base, mask, adaptive
         self.initial = {layer: tiny.weights[f"{layer}.weight"] for layer in LAYERS}
@@ -190,6 +191,7 @@ class Plain:
                     value = value + DECAY / 2 * (w[f"m{t}.{layer}"] ** 2).sum()
                     value = value + self.penalize_mask * L1 * (1 / (1 + (-w[f"m{t}.{layer}"]).exp())).sum()
                 value = value + (t == 0) * DECAY / 2 * (w[f"B.{layer}"] ** 2).sum()
+                value = value + self.mu / 2 * ((w[f"B.{layer}"] - trained[f"B.{layer}"]) ** 2).sum()
             return value
 
         after = self.tiny.fit(trained, c, round, objective, lambda name, gradient: self.correct(visit, name, gradient))
