@@ -203,12 +203,13 @@ class TaskStream(Tasks):
             raise ValueError(
                 f"data.tasks.client_tasks has {len(given)} lists, but data.num_clients is {num_clients}: give one list each"
             )
-        for name in dict.fromkeys(name for tasks in given for name in tasks):
-            if name not in names:
-                raise ValueError(
-                    f"data.tasks.client_tasks has {name}, must be one of {', '.join(names)}: correct it, raise "
-                    "data.tasks.tasks_per_source, or add the source"
-                )
+        if unknown := [name for tasks in given for name in tasks if name not in names]:
+            source = unknown[0].rpartition("_")[0] or unknown[0]
+            count = sum(name.rpartition("_")[0] == source for name in names)
+            raise ValueError(
+                f"data.tasks.client_tasks has {unknown[0]}, but data.source has {count} tasks of {source}, numbered from 0: "
+                "correct the name, raise data.tasks.tasks_per_source, or add the source"
+            )
         return torch.tensor([[names.index(name) for name in tasks] for tasks in given])[:, : self.tasks_per_client]
 
     def _tasks(self, dataset: Dataset, seed: int) -> dict[str, list[int]]:

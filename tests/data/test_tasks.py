@@ -158,14 +158,9 @@ def test_tasks_per_source(capsys):
 def test_client_tasks():
     """Classes of each source in the order of Python's shuffle, in threes; clients learn what their lists name, in order."""
     dataset = numbered(12, 40, sources=("x",) * 5 + ("y",) * 7)
-    named = [["y_1", "x_0"], ["y_2", "x_1"]]
-    stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2, "y": 3}, client_tasks=named)
-    with pytest.raises(ValueError) as error:
-        stream.partition(dataset, num_clients=2, seed=4)
-    assert str(error.value) == "data.tasks has the task y_2 with one class, must have at least two: one leaves no choice"
-    named[1][0] = "y_0"
-    stream = TaskStream(by="sources", classes_per_task=3, tasks_per_source={"x": 2}, client_tasks=named)
-    streams = stream.partition(dataset, num_clients=2, seed=4)
+    named = [["y_1", "x_0"], ["y_0", "x_1"]]
+    settings = {"by": "sources", "classes_per_task": 3, "tasks_per_source": {"x": 2}, "client_tasks": named}
+    streams = TaskStream(**settings).partition(dataset, num_clients=2, seed=4)
     assert streams.names == ("x_0", "x_1", "y_0", "y_1")
     assert [[streams.names[task] for task in row] for row in streams.order.tolist()] == named
     labels = torch.cat([dataset.train.targets, dataset.test.targets])
@@ -175,17 +170,22 @@ def test_client_tasks():
         random.seed(4)
         random.shuffle(shuffled)
         held = labels[torch.cat(parts_of(streams, client, position))]
-        assert set(held.tolist()) == set(shuffled[3 * int(index) : 3 * int(index) + 3])
-        assert len(held) == 40 * len(set(held.tolist()))
-    short = TaskStream(by="sources", classes_per_task=3, tasks_per_client=1, client_tasks=[["x_0", "y_1"], ["y_0", "x_9"]])
+        assert sorted(held.tolist()) == sorted(40 * shuffled[3 * int(index) : 3 * int(index) + 3])
+    first = TaskStream(**settings, tasks_per_client=1).partition(dataset, num_clients=2, seed=4)
+    assert torch.equal(first.order, streams.order[:, :1])
+
+
+@pytest.mark.parametrize(("unknown", "count", "source"), [("y_2", 2, "y"), ("z_0", 0, "z"), ("tasks", 0, "tasks")])
+def test_unknown_client_tasks_are_refused(unknown, count, source):
+    """A number that is too large, a source that is not there, and a name without a number."""
+    dataset = numbered(12, 40, sources=("x",) * 5 + ("y",) * 7)
+    stream = TaskStream(by="sources", classes_per_task=3, client_tasks=[["x_0", "y_1"], ["y_0", unknown]])
     with pytest.raises(ValueError) as error:
-        short.partition(dataset, num_clients=2, seed=4)
+        stream.partition(dataset, num_clients=2, seed=4)
     assert str(error.value) == (
-        "data.tasks.client_tasks has x_9, must be one of x_0, y_0, y_1: correct it, raise data.tasks.tasks_per_source, or add "
-        "the source"
+        f"data.tasks.client_tasks has {unknown}, but data.source has {count} tasks of {source}, numbered from 0: correct the "
+        "name, raise data.tasks.tasks_per_source, or add the source"
     )
-    short.client_tasks[1][1] = "x_0"
-    assert short.partition(dataset, num_clients=2, seed=4).order.tolist() == [[0], [1]]
 
 
 # What the data module serves --------------------------------------------------------------------------------------------
