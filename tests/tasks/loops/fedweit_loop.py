@@ -1,4 +1,4 @@
-"""FedWeIT as a plain loop over what clients and server hold, to which a federation's test adds its equations."""
+"""FedWeIT as a plain loop over what clients and server hold."""
 
 import math
 from types import SimpleNamespace
@@ -31,9 +31,6 @@ def authors_outputs(mask, density):
 
 class Plain:
     """FedWeIT: what clients and server hold, in dicts by layer.
-
-    A visit has ``client``, ``position``, ``sampled``, ``received`` (the trained weights that it starts from, those of B as
-    ``B.conv``), and ``net``, the layers composed of these.
 
     Args:
         tiny: the federation.
@@ -72,8 +69,8 @@ class Plain:
                 if me.at != t:
                     self.begin(c, me, t)
                 if c in cohort:
-                    down += self.receive(c, me, t) + self.sent_down()
-                up += self.train(c, me, t, round, c in cohort)
+                    down += self.receive(c, me, t)
+                self.train(c, me, t, round)
                 is_last = not any(when == t and c in others for when, others in plan[round:])
                 me.tasks[t].over = is_last
                 self.evaluate(c, me, t, round)
@@ -88,36 +85,8 @@ class Plain:
                         up += sum(int(A.count_nonzero()) for A in learned[c, t].values())
             if share_base:
                 self.merge(sent)
-            self.after_round()
             self.kb |= learned
             self.bytes.append((8 * down, 8 * up))
-
-    # What a federation adds ---------------------------------------------------------------------------------------------
-
-    def penalty(self, visit, w):
-        """Added to the mean loss."""
-        return 0.0
-
-    def of_batch(self, visit, net, inputs):
-        """Likewise, from the composed layers and the inputs of a batch."""
-        return 0.0
-
-    def correct(self, visit, name, gradient):
-        """What the optimizer gets."""
-        return gradient
-
-    def after_fit(self, visit, after, compose):
-        """Gives how many values other than 0 are sent up in addition."""
-        return 0
-
-    def sent_down(self):
-        """How many of them are sent down."""
-        return 0
-
-    def after_round(self):
-        pass
-
-    # FedWeIT ------------------------------------------------------------------------------------------------------------
 
     def factor(self, m):
         return torch.sigmoid(m) if self.mask else torch.ones_like(m)
@@ -161,7 +130,7 @@ class Plain:
             me.served = t
         return count
 
-    def train(self, c, me, t, round, sampled):
+    def train(self, c, me, t, round):
         task = me.tasks[t]
         trained = {f"B.{layer}": me.B[layer] for layer in LAYERS} | {f"m{t}.{layer}": task.m[layer] for layer in LAYERS}
         trained |= {f"A{t}.{layer}": task.A[layer] for layer in LAYERS} | task.per_task
@@ -170,16 +139,11 @@ class Plain:
             trained |= {f"A{j}.{layer}": me.tasks[j].A[layer] for layer in LAYERS for j in me.old}
         rest = {name: tensor for name, tensor in self.flat(me).items() if name not in trained}
 
-        def compose(w):
+        def objective(w, inputs, targets):
             flat = {**w, **rest}
             thetas = {layer: self.composed(flat, layer, t, w.get(f"alpha.{layer}"), task.known) for layer in LAYERS}
-            return {name: w[name] for name in task.per_task} | {f"{layer}.weight": thetas[layer] for layer in LAYERS}
-
-        visit = SimpleNamespace(client=c, position=t, sampled=sampled, received=trained, net=compose(trained))
-
-        def objective(w, inputs, targets):
-            flat, net = {**w, **rest}, compose(w)
-            value = self.tiny.loss(net, inputs, targets) + self.penalty(visit, w) + self.of_batch(visit, net, inputs)
+            net = {name: w[name] for name in task.per_task} | {f"{layer}.weight": thetas[layer] for layer in LAYERS}
+            value = self.tiny.loss(net, inputs, targets)
             for layer in LAYERS:
                 for j in me.old:
                     value = value + L2 / 2 * ((self.decomposed(flat, layer, j) - me.before[layer, j]) ** 2).sum()
@@ -194,14 +158,13 @@ class Plain:
                 value = value + self.mu / 2 * ((w[f"B.{layer}"] - trained[f"B.{layer}"]) ** 2).sum()
             return value
 
-        after = self.tiny.fit(trained, c, round, objective, lambda name, gradient: self.correct(visit, name, gradient))
+        after = self.tiny.fit(trained, c, round, objective)
         me.B = {layer: after[f"B.{layer}"] for layer in LAYERS}
         task.m = {layer: after[f"m{t}.{layer}"] for layer in LAYERS}
         task.per_task = {name: after[name] for name in task.per_task}
         task.alpha = {layer: after[f"alpha.{layer}"] for layer in task.alpha}
         for j in (t, *(me.old if self.retroactive else ())):
             me.tasks[j].A = {layer: after[f"A{j}.{layer}"] for layer in LAYERS}
-        return self.after_fit(visit, after, compose)
 
     def evaluate(self, c, me, t, round):
         flat = {name: hard(tensor) if name[0] == "A" else tensor for name, tensor in self.flat(me).items()}
