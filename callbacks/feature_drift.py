@@ -19,7 +19,8 @@ class FeatureDrift(HeadProbe):
     Features are the inputs of the head. In the chosen rounds each class's mean over the probe's samples of that class is
     compared between the global model and each client's. ``drift/held`` and ``drift/absent`` are the means over pairs of a
     client and a class that it holds, or lacks. ``drift/classes`` is the picture, ``drift/class`` (K, C) its numbers with
-    ``drift/cohort`` (K,). A class without samples in the probe is NaN.
+    ``drift/cohort`` (K,) and ``drift/holds`` (K, C), 1 where the client holds the class. A class without samples in
+    the probe is NaN.
     """
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
@@ -38,7 +39,7 @@ class FeatureDrift(HeadProbe):
         has_samples = (members.sum(dim=0) > 0).expand_as(holds)
         scalars = {"held": holds & has_samples, "absent": ~holds & has_samples}
         module.log_round({f"drift/{name}": mean_where(drift, mask) for name, mask in scalars.items()}, round)
-        log_tensors(trainer, {"drift/class": drift, "drift/cohort": torch.tensor(models.clients)}, round)
+        log_tensors(trainer, {"drift/class": drift, "drift/cohort": torch.tensor(models.clients), "drift/holds": holds}, round)
         title = f"Distance that the mean feature of each class moves in round {round}, over its norm"
         figure = client_class_change(drift, holds, models.clients, class_names(module), title)
         log_figure(trainer, "drift/classes", figure, round)

@@ -232,8 +232,10 @@ def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], t
     return _one_heatmap(values, classes, [str(round) for round in rounds], title=title, row_title="class", column_title="round")
 
 
-def client_class_change(values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> Figure:
-    """A client-by-class heatmap of relative changes, white at 0; classes that a client holds have a frame.
+def draw_client_class_change(
+    axes: Axes, values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str
+) -> None:
+    """Draw a client-by-class heatmap of changes, white at 0; classes that a client holds have a frame.
 
     Args:
         values: (K, C), NaN is left grey. Colours end at -1 and 1.
@@ -243,11 +245,16 @@ def client_class_change(values: Tensor, holds: Tensor, clients: Sequence[int], c
         title: of the picture.
     """
     rows = [f"client {client}" for client in clients]
-    figure, (axes,) = panels(1, height_of(len(rows)))
     how = {"row_title": "", "column_title": "class (framed: the client holds it)", "diverging": True}
     heatmap(axes, values, rows, classes, title=title, **how)
     for row, column in holds.cpu().nonzero().tolist():
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
+
+
+def client_class_change(values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> Figure:
+    """A figure of :func:`draw_client_class_change`."""
+    figure, (axes,) = panels(1, height_of(len(values)))
+    draw_client_class_change(axes, values, holds, clients, classes, title)
     return figure
 
 

@@ -23,8 +23,9 @@ class HeadByClass(HeadProbe):
     largest norm of the global model's rows over the smallest. ``head/norms`` is the picture of the changes of norms by client
     and class, in units of the global model's norms.
 
-    Its numbers are the tensors ``head/norm``, ``head/bias`` and ``head/logit`` (1 + K, C), the global model's first, and
-    ``head/cohort`` (K,). It costs a pass over the probe's samples for each client.
+    Its numbers are the tensors ``head/norm``, ``head/bias`` and ``head/logit`` (1 + K, C), the global model's first,
+    ``head/cohort`` (K,) and ``head/holds`` (K, C), 1 where the client holds the class. It costs a pass over the
+    probe's samples for each client.
     """
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
@@ -47,7 +48,7 @@ class HeadByClass(HeadProbe):
         module.log_round(scalars, round)
         together = torch.cat([before[None], after])
         tensors = {f"head/{kind}": together[:, position] for position, kind in enumerate(_KINDS)}
-        log_tensors(trainer, {**tensors, "head/cohort": torch.tensor(models.clients)}, round)
+        log_tensors(trainer, {**tensors, "head/cohort": torch.tensor(models.clients), "head/holds": holds}, round)
         title = f"Change of the norm of each class's row in round {round}, over the global model's norm"
         figure = client_class_change(changes[:, 0] / before[0], holds, models.clients, class_names(module), title)
         log_figure(trainer, "head/norms", figure, round)

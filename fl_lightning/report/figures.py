@@ -193,7 +193,7 @@ def draw_client_forgetting(groups: Sequence[Group], round: int) -> Iterator[tupl
             axes.pop().remove()
         figures.draw_client_forgetting(axes, *measured[at])
 
-    return _pages(groups, round, count, height_of(max(len(after) for _, after, *_ in measured) + 3), draw)
+    return pages(groups, round, count, height_of(max(len(after) for _, after, *_ in measured) + 3), draw)
 
 
 def draw_one_round(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
@@ -205,10 +205,10 @@ def draw_one_round(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequen
         classes = class_labels(group.runs[0].log, shown.shape[1])
         figures.draw_one_round(axes[0], shown, _clients(group, "class_cohort", round), classes, group.label)
 
-    return _pages(groups, round, 1, height_of(max(map(len, values))), draw)
+    return pages(groups, round, 1, height_of(max(map(len, values))), draw)
 
 
-def _pages(
+def pages(
     groups: Sequence[Group], round: int, count: int, height: float, draw: Callable[[list[Axes], int], None]
 ) -> Iterator[tuple[Sequence[Group], Figure]]:
     """Figures with ``count`` panels of a height for each group, as many groups in one as fit on a page."""

@@ -24,6 +24,7 @@ TENSORS = {
     "cka/cohort": (1,),
     "drift/class": (2,),
     "drift/cohort": (1,),
+    "drift/holds": (2,),
     "events/class": (1,),
     "events/counts": (1,),
     "forgetting/local": (2,),  # rows [right edge, count]
@@ -31,6 +32,7 @@ TENSORS = {
     "head/bias": (2,),
     "head/logit": (2,),
     "head/cohort": (1,),
+    "head/holds": (2,),
     "label_counts/first_clients": (2,),
     "label_counts/clients": (2,),
     "tasks/table": (2,),

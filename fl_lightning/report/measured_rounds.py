@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fl_lightning.report.log import Log
 from fl_lightning.report.safe_text import one_line
@@ -53,6 +55,11 @@ def class_labels(log: Log, count: int) -> list[str]:
     """Of so many classes, in one line each: their names, where as many were logged, else their numbers."""
     names = list(map(one_line, class_names(log)))
     return names if len(names) == count else list(map(str, range(count)))
+
+
+def logged_tensor(log: Log, name: str, round: int) -> Tensor:
+    """A tensor of a round, in float64."""
+    return torch.from_numpy(log.tensors[name][round].astype(np.float64))
 
 
 def _by_round(log: Log, name: str) -> Mapping[int, NDArray]:

@@ -13,7 +13,15 @@ from fl_lightning.callbacks import figures
 from fl_lightning.callbacks.class_names import with_rounds
 from fl_lightning.functional import client_forgetting, task_confusion
 from fl_lightning.report.log import Log
-from fl_lightning.report.measured_rounds import class_labels, class_names, client_forgetting_rounds, cohort, one_round_rounds
+from fl_lightning.report.measured_rounds import (
+    class_labels,
+    class_names,
+    client_forgetting_rounds,
+    cohort,
+    logged_tensor,
+    one_round_rounds,
+)
+from fl_lightning.report.probes import HEATMAPS, Heatmap
 
 _ATTENTION, _FOREIGN = "tasks/attention_of_client_", "tasks/foreign_of_client_"
 
@@ -51,6 +59,7 @@ def pictures(log: Log) -> list[Picture]:
         *_labels(log),
         *_tasks(log),
         *_attention(log),
+        *(Picture(one.tag, one.rounds(log), partial(_probe, log, one)) for one in HEATMAPS),
     ]
     return [picture for picture in found if len(picture.rounds) > 0]
 
@@ -58,10 +67,6 @@ def pictures(log: Log) -> list[Picture]:
 def _logged(log: Log, *names: str) -> list[int]:
     """Rounds that have each of some tensors."""
     return sorted(set.intersection(*(set(log.tensors.get(name, ())) for name in names)))
-
-
-def _tensor(log: Log, name: str, round: int) -> Tensor:
-    return torch.from_numpy(log.tensors[name][round].astype(np.float64))
 
 
 def _fitting(log: Log, *asked: tuple[str, int, str]) -> list[Tensor]:
@@ -77,27 +82,27 @@ def _fitting(log: Log, *asked: tuple[str, int, str]) -> list[Tensor]:
         expected = tuple(sizes[letter] for letter in letters)
         if shape != expected:
             raise ValueError(f"{name} of round {round} has shape {shape}, not {expected}")
-    return [_tensor(log, name, round) for name, round, _ in asked]
+    return [logged_tensor(log, name, round) for name, round, _ in asked]
 
 
 def _arriving(log: Log, count: int) -> list[str]:
     """Names of the classes; of those that arrive with the rounds in which they came and went."""
     names, logged = class_labels(log, count), _logged(log, "tasks/class_rounds")
-    if not logged or len(rounds := _tensor(log, "tasks/class_rounds", logged[-1])) != count:
+    if not logged or len(rounds := logged_tensor(log, "tasks/class_rounds", logged[-1])) != count:
         return names
     return with_rounds(names, rounds)
 
 
 def _client_forgetting(log: Log, round: int) -> Figure:
-    after = _tensor(log, "clients/accuracy_after", round)
-    before = _tensor(log, "clients/accuracy_before", round)
-    clients = _tensor(log, "clients/cohort", round).int().tolist()
+    after = logged_tensor(log, "clients/accuracy_after", round)
+    before = logged_tensor(log, "clients/accuracy_before", round)
+    clients = logged_tensor(log, "clients/cohort", round).int().tolist()
     return figures.client_forgetting_picture(before, after, client_forgetting(before, after), clients, round)
 
 
 def _one_round(log: Log, round: int) -> Figure:
-    values = _tensor(log, "clients/class_accuracy", round)
-    clients = _tensor(log, "clients/class_cohort", round).int().tolist()
+    values = logged_tensor(log, "clients/class_accuracy", round)
+    clients = logged_tensor(log, "clients/class_cohort", round).int().tolist()
     return figures.one_round(values, clients, class_labels(log, values.shape[1]), round)
 
 
@@ -124,8 +129,16 @@ def _over_rounds(log: Log) -> Iterator[Picture]:
         yield Picture("forgetting/drops", last, drops, of_the_run=True)
 
 
+def _probe(log: Log, shown: Heatmap, round: int) -> Figure:
+    figure, (axes,) = figures.panels(1, figures.height_of(shown.rows(log, round)))
+    shown.draw(axes, log, round, f"{shown.title}, round {round}")
+    return figure
+
+
 def _personal(log: Log, round: int) -> Figure:
-    return figures.accuracy_of_clients(_tensor(log, "clients/personal_accuracy", round), f"Personal models, round {round}")
+    return figures.accuracy_of_clients(
+        logged_tensor(log, "clients/personal_accuracy", round), f"Personal models, round {round}"
+    )
 
 
 def _labels(log: Log) -> Iterator[Picture]:

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
-from fl_lightning.report import costs, figures, forgetting, knowledge, scores
+from fl_lightning.report import costs, figures, forgetting, knowledge, probes, scores
 from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.log import Curve
+from fl_lightning.report.log import Curve, Log
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
@@ -89,6 +89,7 @@ def sections(study: Study, rounds: Sequence[int], definitions: Sequence[str] = (
         yield Section("Forgetting by definition", tables=[defined_forgetting(study, definitions)])
     yield from _classes(study)
     yield from _who_forgets(study, rounds)
+    yield from _why(study, rounds)
     yield from _spent(study, palette)
 
 
@@ -263,19 +264,31 @@ def _classes(study: Study) -> Iterator[Section]:
 
 
 def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
-    """Heatmaps of the first seed of each method, under the baseline's condition."""
-    shown = study.shown().get(study.baseline.condition, [])
-    drawn = []
-    for title, measured_in, draw in (
+    kinds = (
         ("Who forgets whose data", client_forgetting_rounds, figures.draw_client_forgetting),
         ("One round by class", one_round_rounds, figures.draw_one_round),
-    ):
+    )
+    if drawn := [*_of_first_seeds(study, rounds, kinds)]:
+        yield Section("Who forgets", drawn)
+
+
+def _why(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
+    found = probes.table(study)
+    if found is not None:
+        kinds = [(one.title, one.rounds, one.pages) for one in probes.HEATMAPS]
+        yield Section("Why clients forget", [*_of_first_seeds(study, rounds, kinds)], [found])
+
+
+def _of_first_seeds(
+    study: Study, rounds: Sequence[int], kinds: Sequence[tuple[str, Callable[[Log], list[int]], Pages]]
+) -> Iterator[Drawing]:
+    """Heatmaps of the first seed of each method, under the baseline's condition; of each kind its title, rounds and pages."""
+    shown = study.shown().get(study.baseline.condition, [])
+    for title, measured_in, draw in kinds:
         measured = {group: measured_in(group.runs[0].log) for group in shown}
         for round in rounds or sorted(set().union(*measured.values()))[-1:]:
             having = [group for group in shown if round in measured[group]]
-            drawn += _heatmaps(title, having, round, draw)
-    if drawn:
-        yield Section("Who forgets", drawn)
+            yield from _heatmaps(title, having, round, draw)
 
 
 def _heatmaps(title: str, groups: list[Group], round: int, draw: Pages) -> Iterator[Drawing]:

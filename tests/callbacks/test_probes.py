@@ -119,6 +119,7 @@ def test_head_by_class(logged):
         assert scalars[f"head/{kind}_absent"] == {2: pytest.approx(sum(absent) / 3, abs=1e-6)}
     assert scalars["head/norm_spread"] == {2: pytest.approx(max(found["norm"][0]) / min(found["norm"][0]), abs=1e-5)}
     assert tensors["head/cohort"][2].tolist() == [0, 1]
+    assert tensors["head/holds"][2].tolist() == [[1, 1, 0], [0, 0, 1]]
 
 
 def test_feature_drift(logged):
@@ -205,7 +206,7 @@ def test_every_engine_gives_the_same(logged, traced_in_module, engine):
     _, expected = logged(*(probe(every=1) for probe in PROBES))
     _, found = logged(*(probe(every=1) for probe in PROBES), engine=engine)
     names = [name for name in expected if re.match("head|drift|cka|events", name)]
-    assert len(names) == 10
+    assert len(names) == 12
     assert names == [name for name in found if name in names]
     for name in names:
         for round, values in expected[name].items():
