@@ -1,10 +1,12 @@
 """LossIncrease: what a round's local fits do to the loss on the training data of the round before."""
 
+import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_tensors
 from fl_lightning.evaluation.refits import refit_by_fedavg
+from fl_lightning.functional import loss_increase
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, RoundReport, overridden
 
@@ -16,9 +18,10 @@ class LossIncrease(FederatedCallback):
     Appendix B.1. For a client i of round t - 1 with training data D_i the loss before is that of the global model that round t
     starts from on D_i, and the loss after is the mean over the clients j of round t of that of client j's model on D_i.
     ``forgetting/loss_before``, ``forgetting/loss_after`` and ``forgetting/loss_increase``, after less before, are their means
-    over i, in nats. Data are not augmented. Round 1 has no round before it. Models whose logits are not finite are left out, as
-    they are of the round. Where clients keep personal models, the loss before is the mean over these. Every model is asked
-    for all samples of those clients, and all its logits are held at once.
+    over i, in nats; the increases by model and data are the tensor ``clients/loss_increase`` (K, clients of round t - 1).
+    Data are not augmented. Round 1 has no round before it. Models whose logits are not finite are left out, as they are of the
+    round. Where clients keep personal models, the loss before is the mean over these. Every model is asked for all samples of
+    those clients, and all its logits are held at once.
 
     For its comparison of methods the paper sets FedReg's gamma to 1 and starts the clients of FedAvg in every round from
     FedReg's global model. With ``fedavg`` the due rounds of a run of FedReg fit their clients a second time, from the weights
@@ -73,8 +76,12 @@ class LossIncrease(FederatedCallback):
             fits["_fedavg"] = refit_by_fedavg(module, module.engine.context, round, models.clients)
         for name, fitted in fits.items():
             after = mean_losses(fitted.predict(inputs))
-            after = after.where(after.isfinite(), float("nan")).nanmean(dim=0)
-            means |= {f"after{name}": after.mean(), f"increase{name}": (after - before).mean()}
+            means |= {
+                f"after{name}": loss_increase(torch.zeros_like(before), after),
+                f"increase{name}": loss_increase(before, after),
+            }
+            if not name:
+                log_tensors(trainer, {"clients/loss_increase": after - before}, round)
         module.log_round({f"forgetting/loss_{name}": mean for name, mean in means.items()}, round)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:

@@ -5,10 +5,10 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.class_names import class_names
-from fl_lightning.callbacks.federated_callback import FederatedCallback, log_distribution, log_figure
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_distribution, log_figure, log_tensors
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.checks import check_range
-from fl_lightning.functional import forgetting_from_best, round_forgetting
+from fl_lightning.functional import forgetting_from_best, local_forgetting, round_forgetting
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels
 
@@ -26,7 +26,8 @@ class RoundForgetting(FederatedCallback):
         every, rounds: rounds of the heatmap.
         clients_every: rounds in which every client's model is measured against the one that it started from, the global one or
             its personal one, on the whole test set: ``forgetting/local_mean``, the mean of F_kt over the cohort, and their
-            distribution, ``forgetting/local``. 0, the default, for never.
+            distribution, ``forgetting/local``. The changes by class are the tensor ``clients/local_change`` (K, C). 0, the
+            default, for never.
     """
 
     key = "callbacks.round_forgetting"
@@ -52,10 +53,11 @@ class RoundForgetting(FederatedCallback):
         if module.keeps_models:
             before = module.data.objective.score_by_unit(models.predict_before(inputs), targets, num_classes)
         else:
-            before = module.data.objective.score_by_unit(models.predict_received(inputs), targets, num_classes).expand_as(after)
-        local = torch.stack([round_forgetting(*client) for client in zip(before, after, strict=True)])
+            before = module.data.objective.score_by_unit(models.predict_received(inputs), targets, num_classes)
+        local = local_forgetting(before, after)
         module.log_round({"forgetting/local_mean": local.mean()}, round)
         log_distribution(trainer, "forgetting/local", local, round)
+        log_tensors(trainer, {"clients/local_change": after - before}, round)
 
     def on_validation_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluation.scores:

@@ -6,24 +6,41 @@ afterwards. :mod:`fl_lightning.functional` has the functions, with formulas and 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from math import inf
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl_lightning.functional.forgetting import client_forgetting, forgetting_from_best, round_forgetting
-from fl_lightning.functional.tasks import average_forgetting, backward_transfer, fed_mammoth_forgetting, mammoth_forgetting
+from fl_lightning.functional.forgetting import (
+    client_forgetting,
+    forgetting_from_best,
+    local_forgetting,
+    loss_increase,
+    mean_round_forgetting,
+)
+from fl_lightning.functional.tasks import (
+    average_accuracy,
+    average_forgetting,
+    average_incremental_accuracy,
+    backward_transfer,
+    fed_mammoth_forgetting,
+    forward_transfer,
+    intransigence,
+    mammoth_forgetting,
+)
 
-Matrix = Literal["classes", "clients", "tasks"]
+Matrix = Literal["classes", "clients", "local", "losses", "tasks"]
 """What a definition is computed from: ``classes`` (T, C), the accuracy of the global model on each class after each evaluated
 round, from round 1; ``clients`` (K, K), the change in accuracy by the fit of the client of the row on the data of the client of
-the column in one round, -F_ki; ``tasks`` (T, T), the accuracy after each task (row) on each (column)."""
+the column in one round, -F_ki; ``local`` (K, C), the change in accuracy on each class by the fit of each client in one round;
+``losses`` (K, P), the change in loss by the fit of each client in one round on the data of each client of the round before;
+``tasks`` (T, T), the accuracy after each task (row) on each (column)."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A measure of forgetting that papers or libraries report.
+    """A measure of forgetting that papers or libraries report, or of what they report next to it.
 
     Attributes:
         title: what tables call it.
@@ -31,26 +48,34 @@ class Definition:
         matrix: what it is computed from.
         formula: TeX of what is shown, with the letters of the paper and the sign by which positive is forgetting.
         score: from the matrix to a scalar, with the sign of its source.
-        sign: that of its source: 1 where positive is forgetting, -1 where negative is.
-        low, high: its range, in accuracy.
+        sign: that of its source: 1 where positive is forgetting, -1 where negative is, 0 for what is not forgetting.
+        low, high: its range, in accuracy, or in nats for losses.
+        reference: what ``score`` takes as a second argument, which no run stores; none where it is empty.
     """
 
     title: str
     source: str
     matrix: Matrix
     formula: str
-    score: Callable[[Tensor], Tensor]
-    sign: Literal[-1, 1]
+    score: Callable[..., Tensor]
+    sign: Literal[-1, 0, 1]
     low: float
     high: float
+    reference: Literal["", "untrained", "joint"] = ""
 
-    def shown(self, matrix: Tensor) -> float:
-        """The score with the sign by which positive is forgetting."""
-        return self.sign * float(self.score(matrix))
+    def shown(self, matrix: Tensor, *reference: Tensor) -> float:
+        """The score with the sign by which positive is forgetting; as in its source where it is not forgetting.
+
+        Args:
+            matrix: as ``matrix`` says.
+            reference: (T,) the accuracy on each task of the net that ``reference`` names, where it names one.
+        """
+        return (self.sign or 1) * float(self.score(matrix, *reference))
 
 
 _FROM_BEST = r"\frac{1}{C} \sum_c \max_{1 \le t < T} (A_t^c - A_T^c)"
 _FLASHBACK, _CHAUDHRY = "Aljahdali et al., Flashback", "Chaudhry et al., ECCV 2018"
+_GEM = "Lopez-Paz, Ranzato, NeurIPS 2017"
 
 DEFINITIONS: Mapping[str, Definition] = {
     "client": Definition(
@@ -78,7 +103,17 @@ DEFINITIONS: Mapping[str, Definition] = {
         f"{_FLASHBACK}, section 3",
         "classes",
         r"\frac{1}{T - 1} \sum_{t > 1} \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_t^c)",
-        lambda accuracies: torch.stack([round_forgetting(*pair) for pair in pairwise(accuracies)]).nanmean(),
+        mean_round_forgetting,
+        sign=1,
+        low=0,
+        high=1,
+    ),
+    "flashback_local": Definition(
+        "local forgetting F_kt, mean",
+        f"{_FLASHBACK}, section 3",
+        "local",
+        r"\frac{1}{K} \sum_k \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_{kt}^c)",
+        lambda change: local_forgetting(change.new_zeros(change.shape[1:]), change).mean(),
         sign=1,
         low=0,
         high=1,
@@ -101,7 +136,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     ),
     "gem": Definition(
         "loss by backward transfer",
-        "Lopez-Paz, Ranzato, NeurIPS 2017",
+        _GEM,
         "tasks",
         r"\frac{1}{T - 1} \sum_{i < T} (a_{i,i} - a_{T,i})",
         backward_transfer,
@@ -128,5 +163,50 @@ DEFINITIONS: Mapping[str, Definition] = {
         sign=1,
         low=-1,
         high=1,
+    ),
+    "fedreg": Definition(
+        "loss increase",
+        "Xu et al., FedReg, ICLR 2022, Appendix B.1",
+        "losses",
+        r"\frac{1}{P} \sum_i \frac{1}{K} \sum_k (\mathcal{L}_i(w_t^k) - \mathcal{L}_i(w_{t-1}))",
+        lambda change: loss_increase(change.new_zeros(change.shape[1:]), change),
+        sign=1,
+        low=-inf,
+        high=inf,
+    ),
+    "average_accuracy": Definition(
+        "average accuracy", _GEM, "tasks", r"\frac{1}{T} \sum_i a_{T,i}", average_accuracy, sign=0, low=0, high=1
+    ),
+    "average_incremental_accuracy": Definition(
+        "average incremental accuracy",
+        "Rebuffi et al., iCaRL, CVPR 2017",
+        "tasks",
+        r"\frac{1}{T} \sum_t \frac{1}{t} \sum_{i \le t} a_{t,i}",
+        average_incremental_accuracy,
+        sign=0,
+        low=0,
+        high=1,
+    ),
+    "forward_transfer": Definition(
+        "forward transfer",
+        _GEM,
+        "tasks",
+        r"\frac{1}{T - 1} \sum_{i > 1} (a_{i-1,i} - b_i)",
+        forward_transfer,
+        sign=0,
+        low=-1,
+        high=1,
+        reference="untrained",
+    ),
+    "intransigence": Definition(
+        "intransigence",
+        _CHAUDHRY,
+        "tasks",
+        r"\frac{1}{T} \sum_i (a_i^* - a_{i,i})",
+        intransigence,
+        sign=0,
+        low=-1,
+        high=1,
+        reference="joint",
     ),
 }

@@ -16,6 +16,7 @@ from fl_lightning.functional import (
     fed_mammoth_forgetting,
     forward_transfer,
     intransigence,
+    loss_increase,
     mammoth_forgetting,
 )
 
@@ -73,7 +74,44 @@ def fed_mammoth(a):
     return mean(a[i][i] - a[-1][i] for i in range(len(a)))
 
 
+def flashback_local(f):
+    return mean(mean(-min(0, change) for change in client) for client in f)
+
+
+def fedreg(f):
+    return mean(mean(row[i] for row in f) for i in range(len(f[0])))
+
+
+def average_incremental(a):
+    return mean(mean(a[t][: t + 1]) for t in range(len(a)))
+
+
+def forward(a, untrained):
+    return mean(a[i - 1][i] - untrained[i] for i in range(1, len(a)))
+
+
+def intransigent(a, joint):
+    return mean(joint[i] - a[i][i] for i in range(len(a)))
+
+
+def avalanche(a):
+    """As the stream's metric is kept: the first accuracy on each experience when it was trained on, and the last one after;
+    that of the experience just trained on has no last one."""
+    first, last = {}, {}
+    for t, row in enumerate(a):
+        last.clear()
+        for i, value in enumerate(row):
+            (first if i == t else last)[i] = value
+    return mean(first[i] - last[i] for i in first if i in last)
+
+
 LOOPS = {
+    "flashback_local": flashback_local,
+    "fedreg": fedreg,
+    "average_accuracy": lambda a: mean(a[-1]),
+    "average_incremental_accuracy": average_incremental,
+    "forward_transfer": forward,
+    "intransigence": intransigent,
     "client": client,
     "client_worst": client_worst,
     "flashback_round": flashback_round,
@@ -91,14 +129,17 @@ LOOPS = {
 @given(data=st.data())
 def test_a_definition_is_the_loop_of_its_source_and_within_its_range(name, data):
     one = DEFINITIONS[name]
-    matrix = data.draw(matrices(-1.0 if one.matrix == "clients" else 0.0, square=one.matrix != "classes"))
-    score = float(one.score(torch.tensor(matrix, dtype=torch.float64)))
-    assert score == pytest.approx(LOOPS[name](matrix), abs=1e-12)
+    is_change = one.matrix in ("clients", "local", "losses")
+    matrix = data.draw(matrices(-1.0 if is_change else 0.0, square=one.matrix in ("clients", "tasks")))
+    references = [data.draw(st.lists(st.floats(0, 1), min_size=len(matrix), max_size=len(matrix)))] if one.reference else []
+    tensors = [torch.tensor(values, dtype=torch.float64) for values in (matrix, *references)]
+    score = float(one.score(*tensors))
+    assert score == pytest.approx(LOOPS[name](matrix, *references), abs=1e-12)
     assert one.low <= score <= one.high
-    assert one.shown(torch.tensor(matrix, dtype=torch.float64)) == one.sign * score
+    assert one.shown(*tensors) == (one.sign or 1) * score
 
 
-@pytest.mark.parametrize("name", [name for name, one in DEFINITIONS.items() if one.matrix == "tasks"])
+@pytest.mark.parametrize("name", [name for name, one in DEFINITIONS.items() if one.matrix == "tasks" and one.sign])
 def test_one_task_forgets_nothing(name):
     assert DEFINITIONS[name].score(torch.tensor([[0.7]])) == 0
 
@@ -113,6 +154,7 @@ def test_how_the_definitions_of_tasks_convert(rows):
     torch.testing.assert_close(fed_mammoth_forgetting(a), -(T - 1) / T * backward_transfer(a))
     drops = [max(0.0, max(float(a[t, i] - a[-1, i]) for t in range(i, T - 1))) for i in range(T - 1)]
     assert float(mammoth_forgetting(a)) == pytest.approx(mean(drops), abs=1e-12)
+    assert avalanche(rows) == pytest.approx(-float(backward_transfer(a)), abs=1e-12)
     falling = a.cummin(dim=0).values
     torch.testing.assert_close(average_forgetting(falling), mammoth_forgetting(falling))
     torch.testing.assert_close(average_forgetting(falling), -backward_transfer(falling))
@@ -131,6 +173,18 @@ def test_transfer_intransigence_and_incremental_accuracy_by_hand():
 def test_a_reference_of_another_length_is_named(score, name):
     with pytest.raises(ValueError, match=rf"{name} has shape \(3,\), must be \(2,\)"):
         score(torch.zeros(2, 2), torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["flashback", "flashback_round", "fedntd"])
+def test_a_single_round_is_refused(name):
+    with pytest.raises(ValueError, match=r"accuracies has shape \(1, 3\), must be \(T, C\) with T at least 2"):
+        DEFINITIONS[name].shown(torch.zeros(1, 3))
+
+
+def test_lost_models_are_left_out_of_the_loss_increase():
+    """The first model is NaN: (1 - .5 + 2 - 1) / 2."""
+    after = torch.tensor([[math.nan, math.inf], [1.0, 2.0]])
+    assert float(loss_increase(torch.tensor([0.5, 1.0]), after)) == 0.75
 
 
 def test_missing_values_are_left_out():

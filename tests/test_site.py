@@ -194,7 +194,7 @@ def test_pictures_show_what_the_page_says(tmp_path):
     page = (ROOT / "docs" / "how_forgetting_is_measured.md").read_text()
     assert {path.name for path in tmp_path.iterdir()} == set(re.findall(r"\(images/(\w+\.png)\)", page))
     numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", printed)]
-    of_definitions = [0.2, 0.35, 0.267, 0.2, 0.2, 0.5, 0.25, 0.5, 0.167]
+    of_definitions = [0.2, 0.35, 0.267, 0.125, 0.2, 0.2, 0.5, 0.25, 0.5, 0.167, 0.25, 0.667, 0.722, 0.15, 0.083]
     assert numbers == pytest.approx([0.15, 0.1, 0.35, 0.3, 0.3, 0.2, 0.2, 0.5, -0.25, *of_definitions], abs=1e-4)
 
 
@@ -204,9 +204,9 @@ def test_the_page_lists_every_definition_of_forgetting(tmp_path):
 
     page = (ROOT / "docs" / "how_forgetting_is_measured.md").read_text()
     values = dict(re.findall(r"^(\w+) (\d\.\d{3})$", draw(tmp_path), flags=re.M))
+    signs = {1: "positive is forgetting", -1: "negative is forgetting", 0: "not forgetting"}
     rows = [
-        f"| `{name}` | ${one.formula}$ | {values[name]} | {one.low} to {one.high} | "
-        f"{'positive' if one.sign > 0 else 'negative'} is forgetting | {one.source} |\n"
+        f"| `{name}` | ${one.formula}$ | {values[name]} | {one.low} to {one.high} | {signs[one.sign]} | {one.source} |\n"
         for name, one in DEFINITIONS.items()
     ]
     assert "".join(rows) in page

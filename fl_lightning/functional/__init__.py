@@ -20,7 +20,15 @@ from fl_lightning.functional.distillation import (
 )
 from fl_lightning.functional.exemplars import herding, reservoir
 from fl_lightning.functional.fisher import empirical_fisher
-from fl_lightning.functional.forgetting import ClientForgettingScores, client_forgetting, forgetting_from_best, round_forgetting
+from fl_lightning.functional.forgetting import (
+    ClientForgettingScores,
+    client_forgetting,
+    forgetting_from_best,
+    local_forgetting,
+    loss_increase,
+    mean_round_forgetting,
+    round_forgetting,
+)
 from fl_lightning.functional.generator_losses import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
@@ -79,9 +87,12 @@ __all__ = [
     "intransigence",
     "label_count_weights",
     "linear_cka",
+    "local_forgetting",
+    "loss_increase",
     "mammoth_forgetting",
     "masked_cross_entropy",
     "matched_parts",
+    "mean_round_forgetting",
     "model_contrastive_loss",
     "not_true_distillation",
     "old_and_new_accuracy",

@@ -1,6 +1,7 @@
 """Measures of forgetting: across clients within a round, and from round to round."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +81,69 @@ def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
     return (previous - current).clamp_min(0).nanmean()
 
 
+def mean_round_forgetting(accuracies: Tensor) -> Tensor:
+    """Mean of :func:`round_forgetting` over the rounds that have one before them, ``1/(T-1) sum_{t>1} F_t``.
+
+    Args:
+        accuracies: (T, C) per-class accuracy of the global model after each evaluated round.
+
+    Returns:
+        Scalar in [0, 1]; NaN if every round is.
+
+    Raises:
+        ValueError: if there are fewer than two rounds.
+
+    Example::
+
+        >>> mean_round_forgetting(torch.tensor([[0.75, 0.5], [0.25, 1.0], [0.25, 0.5]]))  # (1/4 + 1/4) / 2
+        tensor(0.2500)
+    """
+    _check_rounds(accuracies)
+    return torch.stack([round_forgetting(*pair) for pair in pairwise(accuracies)]).nanmean()
+
+
+def local_forgetting(before: Tensor, after: Tensor) -> Tensor:
+    """F_kt: mean drop in per-class accuracy by the local fit of each client, gains not counted.
+
+    ``F_kt = -(1/C) sum_c min(0, A_kt^c - A_{t-1}^c)``, :func:`round_forgetting` from the model that client k receives in round
+    t to the one that it sends (the Flashback paper, section 3). NaN classes are left out of the sum and of C.
+
+    Args:
+        before: (C,) per-class accuracy of the global model, or (K, C) of the models that the clients start from.
+        after: (K, C) per-class accuracy of the clients' models after their fits.
+
+    Returns:
+        (K,) in [0, 1].
+
+    Example::
+
+        >>> local_forgetting(torch.tensor([0.75, 0.5]), torch.tensor([[0.25, 1.0], [0.75, 0.25]]))
+        tensor([0.2500, 0.1250])
+    """
+    return (before - after).clamp_min(0).nanmean(dim=1)
+
+
+def loss_increase(before: Tensor, after: Tensor) -> Tensor:
+    """What the local fits of a round add to the loss on the data of the clients of the round before.
+
+    ``1/P sum_i (1/K sum_k after[k, i] - before[i])`` (Xu et al., FedReg, ICLR 2022, Appendix B.1). Losses that are not finite
+    are left out of the mean over models.
+
+    Args:
+        before: (P,) loss of the global model on the training data of each client of the round before, in nats.
+        after: (K, P) loss of the model of each client of this round on the same data.
+
+    Returns:
+        Scalar in nats, without bounds; positive is forgetting.
+
+    Example::
+
+        >>> loss_increase(torch.tensor([0.5, 1.0]), torch.tensor([[1.0, 1.0], [2.0, 1.5]]))  # (1 + 1/4) / 2
+        tensor(0.6250)
+    """
+    return (after.where(after.isfinite(), float("nan")).nanmean(dim=0) - before).mean()
+
+
 def forgetting_from_best(accuracies: Tensor) -> Tensor:
     """Mean drop in per-class accuracy from each class's best round to the last one.
 
@@ -101,9 +165,13 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
         >>> forgetting_from_best(torch.tensor([[0.5, 0.25], [1.0, 0.0], [0.5, 0.5]]))  # a drop of 1/2, and a gain of 1/4
         tensor(0.1250)
     """
+    _check_rounds(accuracies)
+    return (accuracies[:-1].amax(dim=0) - accuracies[-1]).nanmean()
+
+
+def _check_rounds(accuracies: Tensor) -> None:
     if accuracies.ndim != 2 or len(accuracies) < 2:
         raise ValueError(f"accuracies has shape {tuple(accuracies.shape)}, must be (T, C) with T at least 2")
-    return (accuracies[:-1].amax(dim=0) - accuracies[-1]).nanmean()
 
 
 def mean_over_rounds(values: Mapping[int, float]) -> float:

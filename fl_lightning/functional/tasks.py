@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def average_accuracy(accuracy: Tensor) -> Tensor:
-    """Mean over tasks of the accuracy after the last one; a scalar.
+    """Mean over tasks of the accuracy after the last one; a scalar in [0, 1].
 
     Raises:
         ValueError: if ``accuracy`` is not square.
@@ -25,8 +25,8 @@ def average_accuracy(accuracy: Tensor) -> Tensor:
 
 
 def average_forgetting(accuracy: Tensor) -> Tensor:
-    """Mean over all tasks but the last of the largest drop from any earlier time to the end; a scalar, negative where tasks got
-    better, 0 for a single task.
+    """Mean over all tasks but the last of the largest drop from any earlier time to the end; a scalar in [-1, 1], negative
+    where tasks got better, 0 for a single task.
 
     ``1/(T-1) sum_{i<T} max_{i<=t<T} (a_{t,i} - a_{T,i})``.
 
@@ -46,8 +46,8 @@ def average_forgetting(accuracy: Tensor) -> Tensor:
 
 
 def backward_transfer(accuracy: Tensor) -> Tensor:
-    """The effect of later tasks on earlier ones, ``1/(T-1) sum_{i<T} (a_{T,i} - a_{i,i})``; negative is forgetting, 0 for one
-    task.
+    """The effect of later tasks on earlier ones, ``1/(T-1) sum_{i<T} (a_{T,i} - a_{i,i})``; a scalar in [-1, 1], negative is
+    forgetting, 0 for one task.
 
     Raises:
         ValueError: if ``accuracy`` is not square.
@@ -64,7 +64,7 @@ def backward_transfer(accuracy: Tensor) -> Tensor:
 
 
 def mammoth_forgetting(accuracy: Tensor) -> Tensor:
-    """Forgetting as the library mammoth computes it; a scalar, never negative, 0 for a single task.
+    """Forgetting as the library mammoth computes it; a scalar in [0, 1], 0 for a single task.
 
     ``1/(T-1) sum_{i<T} (max_{t<=T} a_{t,i} - a_{T,i})``: the maximum is over all rows, the last one included, and tasks that
     were not learned yet count as 0. A task that is at its best in the end counts as 0, where :func:`average_forgetting` counts
@@ -86,7 +86,7 @@ def mammoth_forgetting(accuracy: Tensor) -> Tensor:
 
 
 def fed_mammoth_forgetting(accuracy: Tensor) -> Tensor:
-    """Forgetting as the library fed-mammoth computes it; a scalar, 0 for a single task.
+    """Forgetting as the library fed-mammoth computes it; a scalar in [-1, 1], 0 for a single task.
 
     ``1/T sum_i (a_{i,i} - a_{T,i})``: the last task is one of T although its drop is always 0, so the value is ``-(T-1)/T``
     times :func:`backward_transfer`.
@@ -104,8 +104,8 @@ def fed_mammoth_forgetting(accuracy: Tensor) -> Tensor:
 
 
 def forward_transfer(accuracy: Tensor, untrained: Tensor) -> Tensor:
-    """The effect of earlier tasks on a task before it is learned, ``1/(T-1) sum_{i>1} (a_{i-1,i} - b_i)``; a scalar, positive
-    where they help, 0 for a single task.
+    """The effect of earlier tasks on a task before it is learned, ``1/(T-1) sum_{i>1} (a_{i-1,i} - b_i)``; a scalar in [-1, 1],
+    positive where they help, 0 for a single task.
 
     Args:
         accuracy: (T, T), with the entries right above the diagonal.
@@ -127,8 +127,8 @@ def forward_transfer(accuracy: Tensor, untrained: Tensor) -> Tensor:
 
 
 def intransigence(accuracy: Tensor, joint: Tensor) -> Tensor:
-    """How much worse a task is learned after others than with them, ``1/T sum_i (a*_i - a_{i,i})``; a scalar, positive where it
-    is worse (Chaudhry et al.).
+    """How much worse a task is learned after others than with them, ``1/T sum_i (a*_i - a_{i,i})``; a scalar in [-1, 1],
+    positive where it is worse (Chaudhry et al.).
 
     Args:
         accuracy: (T, T).
@@ -148,8 +148,8 @@ def intransigence(accuracy: Tensor, joint: Tensor) -> Tensor:
 
 
 def average_incremental_accuracy(accuracy: Tensor) -> Tensor:
-    """Mean over t of the mean accuracy on the tasks learned up to t, the first one included; a scalar (Rebuffi et al., CVPR
-    2017, with tasks of one size).
+    """Mean over t of the mean accuracy on the tasks learned up to t, the first one included; a scalar in [0, 1] (Rebuffi et
+    al., CVPR 2017, with tasks of one size).
 
     Raises:
         ValueError: if ``accuracy`` is not square.

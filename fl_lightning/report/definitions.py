@@ -17,24 +17,28 @@ from fl_lightning.report.tables import DASH, Table, means_and_sds, spread
 _NEEDED: dict[Matrix, str] = {
     "classes": "the accuracy of each class in two rounds or more: set callbacks.per_class_accuracy and data.monitor_test",
     "clients": "the accuracy of each client's model on the data of the others: set callbacks.client_forgetting.every",
+    "local": "local forgetting: set callbacks.round_forgetting.clients_every and data.monitor_test",
+    "losses": "losses on the data of the round before: add the callback LossIncrease",
     "tasks": "tasks that were learned one after another: set data.tasks",
 }
+
+_CHANGES = {"local": "clients/local_change", "losses": "clients/loss_increase"}
 
 
 def definitions_named(names: str) -> list[str]:
     """The definitions in ``chaudhry,flashback``.
 
     Raises:
-        ValueError: naming one that is unknown.
+        ValueError: naming one that is unknown, or needs another net, which no run has.
     """
     found = [name.strip() for name in names.split(",")]
     for name in found:
-        check_choice("--forgetting", name, DEFINITIONS)
+        check_choice("--forgetting", name, [name for name, one in DEFINITIONS.items() if not one.reference])
     return list(dict.fromkeys(found))
 
 
 def defined_forgetting(study: Study, names: Sequence[str]) -> Table:
-    """A column for each definition: its score with the sign by which positive is forgetting, over seeds."""
+    """A column for each definition: its score with the sign of :meth:`Definition.shown`, over seeds."""
     rows, records = [], []
     for group in study.finished:
         scores = [_spread([score_of(run.log, DEFINITIONS[name]) for run in group.runs]) for name in names]
@@ -54,13 +58,14 @@ def missing_matrices(study: Study, names: Sequence[str]) -> list[str]:
 
 
 def score_of(log: Log, definition: Definition) -> float:
-    """A definition's score of one run, positive is forgetting; NaN where the run lacks the matrix.
+    """A definition's score of one run, with the sign of :meth:`Definition.shown`; NaN where the run lacks the matrix.
 
-    Definitions on clients are the mean over the measured rounds without the first, as the report's other tables; those on tasks
-    the mean over the clients that learned two or more.
+    Definitions on one round are the mean over the measured rounds without the first, as the report's other tables; those on
+    tasks the mean over the clients that learned two or more.
     """
-    if definition.matrix == "clients":
-        by_round = {round: definition.shown(change) for round, change in _client_changes(log).items()}
+    if definition.matrix in ("clients", "local", "losses"):
+        changes = _client_changes(log) if definition.matrix == "clients" else _logged_changes(log, _CHANGES[definition.matrix])
+        by_round = {round: definition.shown(change) for round, change in changes.items()}
         return mean_over_rounds(by_round) if by_round else float("nan")
     if definition.matrix == "classes":
         accuracies = _class_accuracies(log)
@@ -77,6 +82,10 @@ def _client_changes(log: Log) -> dict[int, Tensor]:
     """F_ki (K, K) by round."""
     after, before = (log.tensors.get(f"clients/accuracy_{when}", {}) for when in ("after", "before"))
     return {round: torch.from_numpy(after[round] - before[round]) for round in client_forgetting_rounds(log)}
+
+
+def _logged_changes(log: Log, name: str) -> dict[int, Tensor]:
+    return {round: torch.from_numpy(change) for round, change in log.tensors.get(name, {}).items()}
 
 
 def _class_accuracies(log: Log) -> Tensor:

@@ -17,6 +17,8 @@ TENSORS = {
     "clients/cohort": (1,),
     "clients/accuracy_before": (1, 2),  # of one global model, or of each client's model
     "clients/accuracy_after": (2,),
+    "clients/local_change": (2,),
+    "clients/loss_increase": (2,),
     "clients/class_cohort": (1,),
     "clients/class_accuracy": (2,),
     "clients/personal_accuracy": (1,),

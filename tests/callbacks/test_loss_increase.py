@@ -14,6 +14,7 @@ from fl_lightning import FedAvg, FedReg
 from fl_lightning.callbacks import FederatedCallback, LossIncrease
 from fl_lightning.data import FederatedDataModule, RandomCrop, RandomHorizontalFlip
 from fl_lightning.privacy import DPSGD
+from fl_lightning.report.log import read_log
 
 COHORTS = [[0, 2], [1, 2], [0, 1], [0, 2], [1, 2], [0, 1]]  # clients of 5, 10 and 15 samples
 PAGE = Path(__file__).parents[2] / "docs" / "reading_the_heatmaps.md"
@@ -123,6 +124,16 @@ def test_equals_plain_loops(logged, expected, engine):
     assert list(actual) == [2, 3, 4, 5, 6]
     assert_equal(actual, expected)
     assert max(values[2] for values in actual.values()) > 0.01
+
+
+def test_the_record_has_the_increase_of_each_model_on_the_data_of_each_client(fit, toy_data, expected, tmp_path):
+    """Their mean is that of plain loops; a row for each client of the round, a column for each of the round before."""
+    data, method = toy_data(cohorts=COHORTS, batch_size=4), FedAvg(new_net(), local_epochs=2)
+    settings = {"precision": "64-true", "logger": True, "default_root_dir": tmp_path}
+    trainer = fit(method, data, 3, callbacks=[LossIncrease(every=3)], **settings)
+    ((round, increases),) = read_log(Path(trainer.log_dir)).tensors["clients/loss_increase"].items()
+    assert (round, increases.shape) == (3, (2, 2))
+    assert increases.mean() == pytest.approx(expected[3][2], abs=1e-6)
 
 
 @pytest.mark.parametrize(("settings", "due"), [({"every": 3}, [3, 6]), ({"rounds": [1, 4]}, [4]), ({"every": 0}, [])])

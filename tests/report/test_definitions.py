@@ -21,6 +21,8 @@ def run_of_all_kinds(write_run, tmp_path):
             more.add_tensor("clients/cohort", [0, 1], round)
             more.add_tensor("clients/accuracy_before", BEFORE, round)
             more.add_tensor("clients/accuracy_after", after, round)
+            more.add_tensor("clients/local_change", [[0.5, -0.25], [-0.75, -0.5]], round)
+            more.add_tensor("clients/loss_increase", [[0.5, 0.25 * round]], round)
         more.add_tensor("tasks/table", [[0.75, math.nan], [0.25, 0.75]], 4)
         more.add_tensor("tasks/client_tables", TABLES, 4)
     return tmp_path / "runs"
@@ -33,8 +35,11 @@ def cells(out):
 
 def test_every_kind_of_matrix(run_of_all_kinds, tmp_path):
     """Clients: 1/8 in rounds 2 and 4, round 1 left out; worst 1/4 in both. Classes: from .75 to .25 and a gain from .25 to .5,
-    the untrained round left out; F_t of (0, 1/4), (1/2, 0). Tasks: the mean over clients."""
+    the untrained round left out; F_t of (0, 1/4), (1/2, 0).
+    Tasks: the mean over clients, whose accuracies at the end are (1/4, 1) and (1/4, 1/2).
+    F_kt (1/8, 5/8); losses (1/2 + 1/2) / 2 in round 2, (1/2 + 1) / 2 in round 4."""
     names = "client,client_worst,flashback,flashback_round,chaudhry,gem,mammoth,fed_mammoth"
+    names += ",flashback_local,fedreg,average_accuracy"
     report([run_of_all_kinds], out=tmp_path / "report", forgetting=names)
     (row,) = cells(tmp_path / "report")
     found = {name: float(row[f"{name}_mean"]) for name in names.split(",")}
@@ -47,6 +52,9 @@ def test_every_kind_of_matrix(run_of_all_kinds, tmp_path):
         "gem": 0.5,
         "mammoth": 0.5,
         "fed_mammoth": 0.25,
+        "flashback_local": 0.375,
+        "fedreg": 0.625,
+        "average_accuracy": 0.5,
     }
     assert "Aljahdali et al., Flashback, equation 2" in (tmp_path / "report" / "report.md").read_text()
 
@@ -67,6 +75,11 @@ def test_what_no_run_measured_is_named(write_run, tmp_path, capsys):
     for name, key in (("flashback", "data.monitor_test"), ("client", "callbacks.client_forgetting"), ("gem", "data.tasks")):
         assert f"--forgetting has {name}, but no run measured" in said
         assert key in said
+
+
+def test_a_definition_that_needs_another_net_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"--forgetting is 'intransigence', must be one of client"):
+        report([tmp_path / "missing"], out=tmp_path / "report", forgetting="intransigence")
 
 
 def test_an_unknown_definition_is_refused_before_anything_is_read(tmp_path):
