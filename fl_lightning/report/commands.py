@@ -33,9 +33,9 @@ def report(
         target: accuracy whose rounds are counted; by default the largest of the runs' callbacks.summary.targets, else 95 % of
             the highest accuracy of any run.
         width: of the figures in inches: 3.25 is a column of ICML or CVPR, 5.5 the text of NeurIPS, 6.75 both columns of ICML.
-        rounds: rounds of the who-forgets heatmaps, such as [1,2000,4000]; by default the last measured.
+        rounds: rounds of the heatmaps of clients, such as [1,2000,4000]; by default the last measured.
         forgetting: more definitions of forgetting for a table of their own, such as chaudhry,mammoth: names of
-            fl_lightning.forgetting.DEFINITIONS.
+            fl_lightning.forgetting.DEFINITIONS that need no other net.
 
     Raises:
         FileNotFoundError: if a folder is missing or has no run that can be read.
