@@ -215,12 +215,16 @@ def shortened(arguments: list[str], shown: bool, measures: bool) -> list[str]:
 
 
 def _stand_in(config: str) -> str:
-    """A file of noise with the shape of a config's images and ten classes."""
-    shape = (3, 32, 32) if "cifar" in config else (1, 28, 28)
-    size = 2000 if "tasks" in config else 500
-    path, generator = Path(f"noise_{shape[0]}_{size}.npz"), np.random.default_rng(0)
+    """A file of noise with the shape of a config's images and ten classes, or those that its tasks name."""
+    shape = (3, 32, 32) if "cifar" in config or "overlapped" in config else (1, 28, 28)
+    size = 2000 if "tasks" in config or "overlapped" in config else 500
+    classes = np.arange(10)
+    if "overlapped" in config:  # tasks are superclasses of CIFAR-100
+        table = ROOT / "fl_lightning" / "data" / "cifar100_superclasses.csv"
+        classes = np.array([line.split(",")[0] for line in table.read_text().splitlines()[1:]])
+    path, generator = Path(f"noise_{shape[0]}_{size}_{len(classes)}.npz"), np.random.default_rng(0)
     if not path.exists():
-        inputs, targets = generator.integers(0, 256, (size, *shape), "uint8"), np.arange(size) % 10
+        inputs, targets = generator.integers(0, 256, (size, *shape), "uint8"), classes[np.arange(size) % len(classes)]
         np.savez(path, inputs=inputs[100:], targets=targets[100:], test_inputs=inputs[:100], test_targets=targets[:100])
     return str(path)
 
