@@ -12,22 +12,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.functional.forgetting import (
-    client_forgetting,
-    forgetting_from_best,
-    local_forgetting,
-    loss_increase,
-    mean_round_forgetting,
-)
-from fl_lightning.functional.tasks import (
+from fl_lightning.functional import (
     average_accuracy,
     average_forgetting,
     average_incremental_accuracy,
     backward_transfer,
+    client_forgetting,
     fed_mammoth_forgetting,
+    forgetting_from_best,
     forward_transfer,
     intransigence,
+    local_forgetting,
+    loss_increase,
     mammoth_forgetting,
+    mean_round_forgetting,
 )
 
 Matrix = Literal["classes", "clients", "local", "losses", "tasks"]

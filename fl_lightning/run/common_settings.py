@@ -11,7 +11,7 @@ _VERSION, _SHAPE, _CLASSES = "the version of fl-lightning", "shape of the sample
 _CURES = {
     _VERSION: "install the server's version at the site",
     _SHAPE: "give the site samples of the server's shape",
-    _CLASSES: "give the site a folder for each class of the server, an empty one for a class without samples",
+    _CLASSES: "give the site the server's classes; in an image folder, one without samples has an empty folder",
     "data.mean": "set data.mean and data.std in the config, and give the site the folder of fl-lightning federation init anew",
 }
 _OTHER_FOLDER = "give the site the folder of fl-lightning federation init that the server runs"

@@ -320,8 +320,8 @@ def test_classes_that_a_site_lacks_are_named(tmp_path):
     common = {**common, "classes of the samples": [*map(str, range(1, 10)), "ten"]}
     facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
     assert facts["refusal"] == (
-        "the site of client 1 has other settings than the server: classes of the samples lack ten and add 0: give the site a "
-        "folder for each class of the server, an empty one for a class without samples"
+        "the site of client 1 has other settings than the server: classes of the samples lack ten and add 0: give the site the "
+        "server's classes; in an image folder, one without samples has an empty folder"
     )
 
 
