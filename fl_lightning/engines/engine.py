@@ -135,7 +135,12 @@ class Engine(ABC):
         """Fit some visits and discard the results; returns the largest state that a client would keep, in bytes.
 
         Errors under this engine show here, before the first round.
+
+        Raises:
+            ValueError: if no client can send its weights before the deadline of ``data.devices``.
         """
+        if self.context.devices is not None and any(visit.sends for visit in visits):
+            self.context.devices.check_upload(self._row_bytes)
         sizes = [0]
         share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
         with self.context.precision():

@@ -114,6 +114,21 @@ class Devices:
             raise ValueError(f"data.devices.file is {self.file}, which has no line for client {missing[0]}: add one")
         return drawn
 
+    def check_upload(self, num_bytes: int) -> None:
+        """Refuse a deadline that passes before any client has sent so many bytes.
+
+        Raises:
+            ValueError: if there is such a deadline.
+        """
+        seconds, client = min(
+            ((num_bytes / device.upload, client) for client, device in (self._devices or {}).items()), default=(0, 0)
+        )
+        if self.deadline is not None and seconds > self.deadline:
+            raise ValueError(
+                f"data.devices.deadline is {self.deadline:g} s, but no client can meet it: an upload has {num_bytes:,} bytes, "
+                f"which take client {client}, the fastest, {seconds:.3g} s: raise it, or choose a smaller model.net"
+            )
+
     def awaited(self, num_visits: int, drawn: int) -> int:
         """Uploads that end a round of so many visits: all, or with over-selection those of a cohort.
 

@@ -64,9 +64,14 @@ def _difference(key: str, server: Any, site: Any) -> str:
         if any(unlike):
             parts = [f"{word} {_short(', '.join(names))}" for word, names in zip(("lack", "add"), unlike, strict=True) if names]
             return f"{key} {' and '.join(parts)}"
-    return f"{key} is {_short(site)}, {_short(server)} at the server"
+    texts = [" ".join(str(value).split()) for value in (site, server)]
+    unlike = (place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other)
+    first = next(unlike, min(map(len, texts)))  # character that differs
+    start = 0 if first < _SHOWN else first - _SHOWN // 2
+    here, there = (_short(text, start) for text in texts)
+    return f"{key} is {here}, {there} at the server"
 
 
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _short(text: str, start: int = 0) -> str:
+    end = start + _SHOWN
+    return f"{'...' if start else ''}{text[start:end]}{'...' if len(text) > end else ''}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning import SCAFFOLD, FedAvg, FedDisco, FedNova
+from fl_lightning import SCAFFOLD, FedAvg, FedDisco, FedNova, LocalOnly
 from fl_lightning.callbacks import Communication
 from fl_lightning.data import Devices, Trace
 from fl_lightning.privacy import UserLevelDP
@@ -62,7 +62,7 @@ def test_a_round_without_any_upload_leaves_the_model(tiny, speeds):
     """It is lost, with a warning that says so; ten in a row end the run, with what to do."""
 
     def train(rounds):
-        return tiny.train(FedAvg, tiny.new_data(cohorts=[COHORT] * rounds, devices=Devices(speeds, deadline=1e-9)))
+        return tiny.train(FedAvg, tiny.new_data(cohorts=[COHORT] * rounds, devices=Devices(speeds, deadline=1e-6)))
 
     with pytest.warns(UserWarning, match=r"^round 1 is lost: every upload was late or lost \(clients 0, 1, 2, 3\)$"):
         trained = train(2)
@@ -72,6 +72,15 @@ def test_a_round_without_any_upload_leaves_the_model(tiny, speeds):
     words = "every upload was late or lost .* in 10 rounds in a row: raise data.devices.deadline, or lower data.devices.lost_u"
     with pytest.warns(UserWarning, match="^round 1 is lost"), pytest.raises(FloatingPointError, match=words):
         train(10)
+
+
+def test_a_deadline_before_any_upload_ends_is_refused(tiny, speeds):
+    data = tiny.new_data(cohorts=[COHORT], devices=Devices(speeds, deadline=1e-9))
+    with pytest.raises(
+        ValueError, match=r"^data\.devices\.deadline is 1e-09 s, but no client can meet it: an upload has \d+ bytes"
+    ):
+        tiny.train(FedAvg, data)
+    tiny.train(LocalOnly, tiny.new_data(cohorts=[COHORT], devices=Devices(speeds, deadline=1e-9)))  # nothing is uploaded
 
 
 def test_shares_of_a_cohort_are_without_those_that_are_missing(tiny, speeds):

@@ -24,7 +24,7 @@ from fl_lightning.models import CNN2, MLP
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy import DPSGD
 from fl_lightning.protocol import ClientState, Request, RoundReport, pack
-from fl_lightning.run.common_settings import common_settings
+from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
 from fl_lightning.sites.link import Parcel
@@ -336,6 +336,19 @@ def test_other_settings_at_a_site_are_refused(run, tmp_path):
         grid = SomeGrid({**sites_of("FedAvg", tmp_path / name), 99: site})
         with pytest.raises(ValueError, match=f"the site of client 1 has other settings than the server: .*{words}"):
             run("FedAvg", grid)
+
+
+@pytest.mark.parametrize(
+    ("server", "site", "shown"),
+    [
+        ("a" * 99 + "1" + "b" * 99, "a" * 99 + "2" + "b" * 99, f"...{'a' * 30}2{'b' * 29}..., ...{'a' * 30}1{'b' * 29}..."),
+        ("1" + "b" * 99, "2", f"2, 1{'b' * 59}..."),
+        ("a" * 100, "a" * 70, f"...{'a' * 30}, ...{'a' * 60}"),
+    ],
+)
+def test_long_values_are_cut_where_they_are_alike(server, site, shown):
+    other_folder = "give the site the folder of fl-lightning federation init that the server runs"
+    assert differences({"model.net": server}, {"model.net": site}) == f"model.net is {shown} at the server: {other_folder}"
 
 
 def test_a_site_of_another_version_is_refused(tmp_path):
