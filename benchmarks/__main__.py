@@ -63,11 +63,13 @@ def parse_options() -> Namespace:
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that are timed")
     parser.add_argument("--memory-rounds", type=int, default=10_000, help="of the measurement of memory")
     parser.add_argument("--threads", type=int, default=2, help="of every program")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"), help="file for all samples, written anew")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results.json"), help="file for all samples, which is overwritten"
+    )
     parser.add_argument("--check", action="store_true", help="instead of all else, a few ratios against their limits")
     parser.add_argument("--gpu", action="store_true", help="instead of all else, the rounds of cifar10_tce.yaml on one GPU")
     parser.add_argument("--headline", action="store_true", help="with --gpu: engines, device tests, full runs, in pieces")
-    parser.add_argument("--minutes", type=float, default=10, help="of --headline, which goes on when it is given again")
+    parser.add_argument("--minutes", type=float, default=10, help="of --headline, which resumes when it is run again")
     parser.add_argument("--runs", type=Path, default=Path("runs/headline"), help="folder of the full runs of --headline")
     parser.add_argument("--data.source", metavar="SOURCE", help="how --headline reads CIFAR-10; default that of its configs")
     parser.add_argument("--data.root", metavar="DIR", help="its folder")

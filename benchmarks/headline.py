@@ -173,7 +173,7 @@ def _link_page(path: Path) -> None:
 
 
 def _stopped(what: str) -> int:
-    print(f"benchmarks --gpu --headline: {what}: the same command goes on from here", file=sys.stderr)
+    print(f"benchmarks --gpu --headline: {what}: run the same command to resume", file=sys.stderr)
     return 128 + SIGTERM
 
 

@@ -73,7 +73,7 @@ class FederatedCallback(RoundCallback):
         if saved and (missing := sorted(self.state_dict().keys() - saved.keys())):
             raise ValueError(
                 f"ckpt_path lacks {', '.join(missing)} of the callback {type(self).__name__}, as where another version wrote "
-                "it: go on with that version, or begin a new run from its weights with model.initial_weights"
+                "it: resume with that version, or begin a new run from its weights with model.initial_weights"
             )
 
 

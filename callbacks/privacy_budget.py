@@ -31,7 +31,7 @@ class PrivacyBudget(FederatedCallback):
         if module.privacy is not None and module.privacy.accounts and self._rounds != trainer.global_step:
             raise ValueError(
                 f"model.privacy accounts for epsilon, but only {self._rounds} of the {trainer.global_step} rounds of ckpt_path "
-                "were accounted for: go on without accounting, or start anew"
+                "were accounted for: resume without accounting, or start a new run"
             )
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:

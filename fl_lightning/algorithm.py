@@ -65,8 +65,8 @@ class LocalTraining(FederatedNet):
         client_lr_scheduler: builds a schedule of torch for the clients' rate, such as ``CosineAnnealingLR``, or ``OneCycleLR``
             with ``max_lr`` 1 for warm-up, stepped once a round from a factor of 1; its factor is that of all clients.
         visit_lr_scheduler: builds a schedule of torch for the clients' rate within a visit, stepped once a local step from a
-            factor of 1, anew in every visit; it multiplies the rate of the round. Of both schedules only the rate is used:
-            ``OneCycleLR`` does not change the optimizer's momentum.
+            factor of 1. It starts over in every visit, and multiplies the rate of the round. Only the rate of both schedules is
+            used: ``OneCycleLR`` does not change the optimizer's momentum.
         micro_batch_size: samples of one backward pass; a local step accumulates the gradients of its batch from such parts, in
             less memory. By default the whole batch. BatchNorm's statistics are those of the parts.
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.

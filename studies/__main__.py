@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_one_line(error), file=sys.stderr)
         return 1
     if signals:
-        print("studies: stopped: the same command goes on from here", file=sys.stderr)
+        print("studies: stopped: run the same command to resume", file=sys.stderr)
         return 128 + signals[0]
     return 0
 
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m studies", description=f"Run a study. NAME: {names}.", allow_abbrev=False)
     add = parser.add_argument
     add("name", metavar="NAME", help="the study")
-    add("out", metavar="OUT", type=Path, help="folder of its runs; the same command, given again, goes on from there")
+    add("out", metavar="OUT", type=Path, help="folder of its runs; the same command resumes them")
     add("--jobs", type=int, default=_cores(), metavar="N", help="runs at once; 0 runs none and writes what there is")
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="its page goes to FOLDER/NAME; default docs/results")
     add("--retry-failed", action="store_true", help="try runs again that failed")

@@ -114,7 +114,7 @@ def test_the_headline_is_measured_in_pieces(small_headline, checkout, capsys):
     before = (checkout / "benchmarks" / "RESULTS.md").read_text()
     with pretended_gpu():
         assert small_headline(options, checkout) == 143
-        assert "0 of 6 measurements are done, and no full run: the same command goes on from here" in capsys.readouterr().err
+        assert "0 of 6 measurements are done, and no full run: run the same command to resume" in capsys.readouterr().err
         options.minutes = 10
         assert small_headline(options, checkout) == 0
         measured = options.out.read_bytes()

@@ -251,12 +251,12 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
     code, out, error = command("small", "out", "--jobs", "1")
     assert code == 130
     assert "small: 0 of 2 runs done, 2 remain; how long is known when the first has ended" in out
-    assert error == "studies: stopped: the same command goes on from here\n"
+    assert error == "studies: stopped: run the same command to resume\n"
     assert "Of 2 runs 0 are done." in " ".join((tmp_path / "results" / "small" / "report.md").read_text().split())
 
     code, out, error = command("small", "out", "--jobs", "1")
     assert code == 0, error
-    assert "loss=CrossEntropy/seed_1: goes on from its checkpoint" in out
+    assert "loss=CrossEntropy/seed_1: resumed from its checkpoint" in out
     assert re.search(r"small: 1 of 2 runs done, 1 remain, about \d+\.\d s with 1 at once", out)
     page = (tmp_path / "results" / "small" / "report.md").read_text()
     assert "Of 2 runs 2 are done." in " ".join(page.split())
@@ -361,7 +361,7 @@ def test_next_takes_up_what_is_not_complete(command, small, results, monkeypatch
     assert started == [(name, f"out/{name}", 1, data) for name in ("fails", "last")]
     assert error.splitlines() == [
         "studies: error: 1 of 2 runs failed",
-        "studies: stopped: the same command goes on from here",
+        "studies: stopped: run the same command to resume",
     ]
 
 
@@ -404,7 +404,7 @@ def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path
     assert len(rows.read_text().splitlines()) == 2
     code, out, error = command("next", "out", "--jobs", "1")
     assert code == 0, error
-    assert "loss=TruncatedCrossEntropy/seed_1: goes on from its checkpoint" in out
+    assert "loss=TruncatedCrossEntropy/seed_1: resumed from its checkpoint" in out
     assert len(rows.read_text().splitlines()) == 3
     assert command("next", "out", "--jobs", "1") == (0, "", "")
 

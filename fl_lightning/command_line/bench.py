@@ -34,8 +34,8 @@ _EXAMPLE = """example:
   fl-lightning bench forgetbench --method my_method.MyMethod --model.mu 0.1
   fl-lightning bench forgetbench --table forgetbench/*.json
 
-Other options go to each fl-lightning fit: those of the method, its loss and its rates. The same command, given again, goes on
-where it stopped. docs/forgetbench.md describes the federations and the protocol."""
+Other options, such as those of the method, its loss and its rates, go to each fl-lightning fit. Run the same command again to
+resume. docs/forgetbench.md describes the federations and the protocol."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def check(run: Path) -> None:
     if faults:
         raise ValueError(
             f"RUN is {run}, which is not as it was written ({len(faults)} faults are named above): put its files back from "
-            "a copy, or go on from a checkpoint that is whole"
+            "a copy, or resume from an intact checkpoint"
         )
     if not checkpoints:
         raise FileNotFoundError(f"RUN is {run}, which holds no checkpoint: give the folder of a run that wrote one")

@@ -40,7 +40,7 @@ clientapp = "{_APP}.client:app"
 
 [tool.flwr.app.config]
 deadline = 600.0  # seconds in which a round waits for replies
-resume = false    # whether the run goes on from its last checkpoint
+resume = false    # whether the run resumes from its last checkpoint
 """,
     f"{_APP}/__init__.py": '"""A federation of fl-lightning."""\n',
     f"{_APP}/server.py": f'''\

@@ -50,7 +50,7 @@ def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | 
     if newest is None and not (ckpt_path == "last_if_any" and may_begin):
         raise FileNotFoundError(
             f"ckpt_path is {ckpt_path}, but {run_folder} holds no such checkpoint: "
-            "leave ckpt_path out to start anew, or set trainer.default_root_dir to the folder of the run"
+            "leave ckpt_path out to start a new run, or set trainer.default_root_dir to the folder of the run"
         )
     rank_zero_only(print)(f"ckpt_path is {ckpt_path}: {newest or f'none in {run_folder}, a new run begins'}")
     return None if newest is None else str(newest)

@@ -13,7 +13,7 @@ from fl_lightning.sites.grid_sites import GridSites
 def server_app(config: Path) -> ServerApp:
     """A ServerApp that fits a config.
 
-    Its ``run_config`` has ``deadline``, in seconds, and ``resume``, whether the run goes on from its last checkpoint. If the
+    Its ``run_config`` has ``deadline``, in seconds, and ``resume``, whether the run resumes from its last checkpoint. If the
     fit fails, it prints its line, and the app raises a :class:`RuntimeError`: after a :class:`SystemExit` Flower would wait
     a minute for the app's heartbeat.
     """

@@ -252,7 +252,7 @@ class TrainerCommand:
         if self.command == "fit" and self.trainer.global_step == 0:
             line = "stopped before the end of the first round"
         elif self.command == "fit":
-            line = f"stopped after round {self.trainer.global_step}: go on from the last checkpoint with --ckpt_path last"
+            line = f"stopped after round {self.trainer.global_step}: resume from the last checkpoint with --ckpt_path last"
         print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
 
     def _prediction_path(self) -> Path:

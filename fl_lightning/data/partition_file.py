@@ -18,7 +18,7 @@ from fl_lightning.checks import check_file
 from fl_lightning.state.atomic_files import atomic_write
 
 _FORMAT, _VERSION = "fl-lightning partition", 1
-_CURE = "write it anew with fl-lightning partition"
+_CURE = "write it again with fl-lightning partition"
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ def shards_of_tasks(
     """
     if isinstance(split.partition, Fixed | Natural):
         raise ValueError(
-            f"data.partition is {split.partition!r}, but each task of data.tasks is partitioned anew: choose another, such as "
-            "Dirichlet"
+            f"data.partition is {split.partition!r}, but each task of data.tasks has a partition of its own: choose another, "
+            "such as Dirichlet"
         )
     holders = [(tasks_of_clients[:, task] == task).nonzero().flatten().tolist() for task in range(len(tasks))]
     each = [

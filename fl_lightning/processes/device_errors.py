@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import torch
 
-FEWER_AT_A_TIME = "lower data.eval_batch_size; a fit may go on so, with --ckpt_path last"
+FEWER_AT_A_TIME = "lower data.eval_batch_size; a fit can then resume, with --ckpt_path last"
 FEWER_ON_DEVICE = (
-    "set data.storage: stream or model.engine: sequential, or take a GPU with more memory; a fit may go on so, with "
+    "set data.storage: stream or model.engine: sequential, or take a GPU with more memory; a fit can then resume, with "
     "--ckpt_path last"
 )
 _ELSEWHERE = "choose another GPU by CUDA_VISIBLE_DEVICES, or set trainer.accelerator: cpu"

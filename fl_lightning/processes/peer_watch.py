@@ -59,7 +59,7 @@ class PeerWatch:
     def _advice(self) -> str:
         return (
             f"where trainer.strategy.peer_timeout is {self.timeout:g} s: start the processes again, with --ckpt_path last they "
-            "go on from the last checkpoint"
+            "resume from the last checkpoint"
         )
 
     def leave(self) -> None:

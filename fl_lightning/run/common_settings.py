@@ -12,7 +12,7 @@ _CURES = {
     _VERSION: "install the server's version at the site",
     _SHAPE: "give the site samples of the server's shape",
     _CLASSES: "give the site the server's classes; in an image folder, one without samples has an empty folder",
-    "data.mean": "set data.mean and data.std in the config, and give the site the folder of fl-lightning federation init anew",
+    "data.mean": "set data.mean and data.std in the config, and give the site the new folder of fl-lightning federation init",
 }
 _OTHER_FOLDER = "give the site the folder of fl-lightning federation init that the server runs"
 

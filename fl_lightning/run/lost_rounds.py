@@ -65,7 +65,7 @@ class LostRounds:
         self._is_far_named = True
         warnings.warn(
             f"round {report.round}: the {_named(largest)}, where {usual:.3g} is usual: the global model may be useless from "
-            "here on; look at what that client sends, or go on from an earlier checkpoint without it",
+            "here on; look at what that client sends, or resume from an earlier checkpoint without it",
             stacklevel=3,
         )
 

@@ -134,7 +134,7 @@ def check_whole(checkpoint: dict[str, Any]) -> None:
     """
     if absent := [name for name in _OF_FITS if name not in checkpoint]:
         raise ValueError(
-            f"ckpt_path holds only weights (it lacks {absent[0]}), from which no fit can go on: give a checkpoint without "
+            f"ckpt_path holds only weights (it lacks {absent[0]}), from which no fit can resume: give a checkpoint without "
             "save_weights_only, or begin a new run from its weights with model.initial_weights"
         )
 

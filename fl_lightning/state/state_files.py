@@ -47,7 +47,7 @@ def naming_state(folder: Path, record: Record) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder / record.name}, the state of client {record.client} from round {record.round}, cannot be read "
-            f"({reason(error)}): put it back from a copy, or go on from an older checkpoint with ckpt_path"
+            f"({reason(error)}): put it back from a copy, or resume from an older checkpoint with ckpt_path"
         ) from error
 
 

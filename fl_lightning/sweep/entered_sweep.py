@@ -70,7 +70,7 @@ class EnteredSweep:
             temporary.write_text(as_csv(found), encoding="utf-8")
         if signals:
             name = signal.Signals(signals[0]).name
-            print(f"fl-lightning: stopped by {name}, {totals(found)}: the same command goes on from here", file=sys.stderr)
+            print(f"fl-lightning: stopped by {name}, {totals(found)}: run the same command to resume", file=sys.stderr)
             sys.exit(128 + signals[0])
         Console().print(as_table(found))
         print(f"Results: {path}")

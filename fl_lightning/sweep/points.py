@@ -19,7 +19,7 @@ _LONGEST_NAME = 120  # file systems allow 255 bytes
 SET_BY_THE_SWEEP = {
     "seed_everything": "--seeds",
     "trainer.default_root_dir": "--out",
-    "ckpt_path": "nothing, runs go on from their checkpoints",
+    "ckpt_path": "nothing, as runs resume from their checkpoints",
     "config": "--config once for all runs",
 }
 """Key of the command line -> what to give instead."""

@@ -14,7 +14,7 @@ _EXAMPLE = """example:
   fl-lightning sweep --config digits_tce.yaml --set model.loss=CrossEntropy,TruncatedCrossEntropy \\
       --set model.optimizer.lr=0.01,0.03,0.1 --seeds 3 --jobs 2 --trainer.max_steps 100
 
-Every other option goes to each fl-lightning fit. The same command, given again, goes on where the sweep stopped."""
+Every other option goes to each fl-lightning fit. Run the same command again to resume a sweep that stopped."""
 _Search = Literal["grid", Drawn]
 
 

@@ -120,7 +120,7 @@ class Worker:
                 continue
             resumed = folder.prepare()
             self._running.append(_Job(claim, folder, self._start(claim, folder, resumed)))
-            self.screen.say(f"{claim.run.name}: {'goes on from its checkpoint' if resumed else 'started'}")
+            self.screen.say(f"{claim.run.name}: {'resumed from its checkpoint' if resumed else 'started'}")
 
     def _start(self, claim: Claim, folder: RunFolder, resumed: Sequence[str]) -> subprocess.Popen:
         of_sweep = ["--seed_everything", str(claim.run.seed), "--trainer.default_root_dir", str(folder.path), *resumed]

@@ -172,7 +172,7 @@ class APD(TaskLearner):
         if self.clocks.positions[client.index] in client.tasks:
             raise ValueError(
                 f"client {client.index} was through with its task when the run stopped, and kept only tensors for evaluation: "
-                "go on with model.tasks.rounds_per_task, data.cohorts and data.clients_per_round of that run"
+                "resume with model.tasks.rounds_per_task, data.cohorts and data.clients_per_round of that run"
             )
         if self.clocks.positions[client.index] > 0:
             bases = self.parts(net, "base").items()

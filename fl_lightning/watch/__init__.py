@@ -1,1 +1,1 @@
-"""``fl-lightning watch``: a page of runs that is refreshed as they go on, served only to this machine."""
+"""``fl-lightning watch``: a page of runs that is refreshed while they run, served only to this machine."""

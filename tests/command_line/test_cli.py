@@ -207,7 +207,7 @@ def test_a_stopped_run_does_not_look_finished(command_line, tmp_path, number):
     process.send_signal(number)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number, error
-    assert "go on from the last checkpoint with --ckpt_path last" in error
+    assert "resume from the last checkpoint with --ckpt_path last" in error
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_new_run_begins_where_there_is_none(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("best", "ckpt_path is best, but .*digits holds no such checkpoint: leave ckpt_path out to start anew"),
+        ("best", "ckpt_path is best, but .*digits holds no such checkpoint: leave ckpt_path out to start a new run"),
         ("nowhere.ckpt", "ckpt_path is nowhere.ckpt, which does not exist: give last, best, last_if_any or a file"),
     ],
 )

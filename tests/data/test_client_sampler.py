@@ -200,7 +200,7 @@ FIT += [*NO_PICTURES, "--trainer.max_steps", "2"]
 
 
 def test_poisson_by_name(main, tmp_path):
-    """The config keeps it, and a fit goes on from its checkpoint, not with another sampler."""
+    """The config keeps it, and a fit resumes from its checkpoint, not with another sampler."""
     code, _, error = main(*FIT, "--data.client_sampler", "Poisson", "--trainer.default_root_dir", "run")
     assert code == 0, error
     (checkpoint,) = tmp_path.rglob("last.ckpt")

@@ -144,7 +144,7 @@ def test_a_missing_part_is_named(file, part):
     content = json.loads(file.read_text())
     del content[part]
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="a partition file with a part missing or changed: write it anew"):
+    with pytest.raises(ValueError, match="a partition file with a part missing or changed: write it again"):
         Fixed(str(file))
 
 

@@ -1,6 +1,6 @@
 """Every method with every loss, net, optimizer, precision, engine and process: it trains, or is refused before training.
 
-docs/combinations.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page anew.
+docs/combinations.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page again.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The tables of methods in docs come from docstrings of files and classes: WRITE_PAGES=1 writes them anew."""
+"""The tables of methods in docs come from docstrings of files and classes: WRITE_PAGES=1 writes them again."""
 
 import inspect
 import re

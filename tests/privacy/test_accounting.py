@@ -146,7 +146,7 @@ def test_rounds_without_accounting_cannot_be_accounted_for_later(fit, toy_data, 
     with pytest.raises(ValueError, match="model.privacy.accounting is True, False in the run"):
         train(fit, toy_data, DPSGD(1.3, accounting=True), ckpt_path=tmp_path / "cut.ckpt")
     forget_settings(tmp_path / "cut.ckpt")
-    with pytest.raises(ValueError, match="only 0 of the 2 rounds of ckpt_path were accounted for: go on without accounting"):
+    with pytest.raises(ValueError, match="only 0 of the 2 rounds of ckpt_path were accounted for: resume without accounting"):
         train(fit, toy_data, DPSGD(1.3, accounting=True), ckpt_path=tmp_path / "cut.ckpt")
 
 

@@ -22,10 +22,10 @@ FULL = (
     "Process 123 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 38.00 GiB memory in use."
 )
 ON_DEVICE = (
-    "set data.storage: stream or model.engine: sequential, or take a GPU with more memory; a fit may go on so, with "
+    "set data.storage: stream or model.engine: sequential, or take a GPU with more memory; a fit can then resume, with "
     "--ckpt_path last"
 )
-AT_A_TIME = "lower data.eval_batch_size; a fit may go on so, with --ckpt_path last"
+AT_A_TIME = "lower data.eval_batch_size; a fit can then resume, with --ckpt_path last"
 ELSEWHERE = "choose another GPU by CUDA_VISIBLE_DEVICES, or set trainer.accelerator: cpu"
 ASKED = "asked for 2.50 GiB, more than the device has left, where process 123 holds 40.00 GiB: "
 

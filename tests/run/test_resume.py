@@ -196,7 +196,9 @@ def test_a_checkpoint_that_lacks_a_part_of_a_callback_is_refused(fit, toy_data, 
     del checkpoint["callbacks"][kind().state_key][key]
     atomic_save(checkpoint, path)
     again = FedAvg(torch.nn.Linear(4, 3, dtype=torch.float64))
-    lacks = f"ckpt_path lacks {key} of the callback {kind.__name__}, as where another version wrote it: go on with that version"
+    lacks = (
+        f"ckpt_path lacks {key} of the callback {kind.__name__}, as where another version wrote it: resume with that version"
+    )
     with pytest.raises(ValueError, match=lacks):
         fit(again, toy_data(monitor_test=1), 2, callbacks=[kind()], ckpt_path=path, **settings)
 

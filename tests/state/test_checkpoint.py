@@ -77,7 +77,7 @@ def test_a_flipped_bit_of_a_clients_state_is_named(main):
     assert code == 1
     assert "cannot be read (its bytes have changed since they were written" in one_line(error)
     assert "from round 2" in error
-    assert "go on from an older checkpoint" in error
+    assert "resume from an older checkpoint" in error
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_weights_alone_can_be_evaluated_but_not_gone_on_from(fit, toy_data, tmp_
     trainer.test(method, datamodule=data, ckpt_path=tmp_path / "weights.ckpt", verbose=False)
     again = FedAvg.load_from_checkpoint(tmp_path / "weights.ckpt", net=torch.nn.Linear(4, 3))
     assert torch.equal(again.net.weight, net.weight)
-    with pytest.raises(ValueError, match=r"ckpt_path holds only weights \(it lacks callbacks\), from which no fit can go on"):
+    with pytest.raises(ValueError, match=r"ckpt_path holds only weights \(it lacks callbacks\), from which no fit can resume"):
         fit(FedAvg(net), toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "weights.ckpt")
 
 

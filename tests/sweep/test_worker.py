@@ -109,7 +109,7 @@ def test_a_sweep_survives_its_workers(sweep, tmp_path):
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     said = "".join(out for out, _ in outputs)
     assert attempts(tmp_path / "out") == {NAMES[0]: ["FAIL", "COMPLETE"], NAMES[1]: ["COMPLETE"]}
-    assert f"{NAMES[0]}: goes on from its checkpoint" in said
+    assert f"{NAMES[0]}: resumed from its checkpoint" in said
     for name, version in zip(NAMES, versions):
         assert said.count(f"{name}: done") == 1
         assert json.loads((version / "results.json").read_text())["rounds"] == 40
@@ -131,13 +131,13 @@ def test_a_sweep_goes_on_after_ctrl_c_and_past_a_failure(main, tmp_path, monkeyp
     threading.Thread(target=interrupt).start()
     code, _, error = main(*command)
     assert code == 130
-    assert "stopped by SIGINT, 1 running, 1 waiting: the same command goes on from here" in error
+    assert "stopped by SIGINT, 1 running, 1 waiting: run the same command to resume" in error
     assert "stopped after round" in (folder / "output.txt").read_text()  # the run could say goodbye
 
     code, out, error = main(*command)
     assert code == 1
     why = "data.num_clients is 2000, must be between 1 and 1,437"
-    assert "num_clients=20/seed_1: goes on from its checkpoint" in out
+    assert "num_clients=20/seed_1: resumed from its checkpoint" in out
     assert f"num_clients=2000/seed_1: failed: {why}" in out
     assert "1 of 2 runs failed: --retry-failed tries again" in error
     results = json.loads((version / "results.json").read_text())

@@ -206,7 +206,7 @@ def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path)
     cohorts = [[0, 1, 2], [0, 1], [0, 1, 2]]
     tiny.train(APD, tiny.new_data(cohorts=cohorts), rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
     with pytest.raises(
-        ValueError, match="^client 2 was through with its task when the run stopped, .*: go on with model.tasks.rounds"
+        ValueError, match="^client 2 was through with its task when the run stopped, .*: resume with model.tasks.rounds"
     ):
         tiny.train(APD, tiny.new_data(cohorts=[[0, 1, 2]] * 3), ckpt_path=tmp_path / "1.ckpt")
 

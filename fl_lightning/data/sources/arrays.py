@@ -112,7 +112,7 @@ class Npz(Source):
         except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
-                f"data.source is {self.path}, which is not an archive of plain arrays ({reason}): save it anew"
+                f"data.source is {self.path}, which is not an archive of plain arrays ({reason}): save it again"
             ) from error
         for name, other in _NAMES.items():
             if name in arrays and other in arrays:

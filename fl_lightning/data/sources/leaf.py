@@ -70,7 +70,7 @@ def _parse(files: dict[str, list[Path]]) -> Dataset:
 
 def _check_users(users: list[_User], folder: Path) -> None:
     if not users:
-        raise ValueError(f"data.root: the .json files in {folder} name no user: run LEAF's preprocess.sh anew")
+        raise ValueError(f"data.root: the .json files in {folder} name no user: run LEAF's preprocess.sh again")
     seen: set[str] = set()
     for name, _, _ in users:
         if name in seen:

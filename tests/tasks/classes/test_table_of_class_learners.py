@@ -1,6 +1,6 @@
 """Every class learner with every loss, engine, defence, stream and federated method: it learns all tasks, or is refused before.
 
-docs/combinations_of_classes.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page anew.
+docs/combinations_of_classes.md is what these tests found. The last one compares; with WRITE_PAGES=1 it writes the page again.
 """
 
 import re
