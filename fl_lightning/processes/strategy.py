@@ -6,6 +6,7 @@ import threading
 import traceback
 from contextlib import nullcontext
 from datetime import timedelta
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -127,14 +128,23 @@ class FederatedStrategy(DDPStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The checkpoint that the first process reads, in every process: the others need no access to the file."""
-        is_first = self.is_global_zero
-        box: list[Any] = [super().load_checkpoint(checkpoint_path, weights_only=weights_only) if is_first else None]
-        if self.world_size > 1:
-            # Through the machine's memory: that of a GPU can be too small for all clients' states.
-            group = None if torch.distributed.get_backend() == "gloo" else torch.distributed.new_group(backend="gloo")
-            memory = torch.device("cpu")
-            torch.distributed.broadcast_object_list(box, 0, group, memory)  # pyright: ignore[reportArgumentType]
-        return box[0]
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only=weights_only) if self.is_global_zero else {}
+        if self.world_size == 1:
+            return checkpoint
+        file = BytesIO()  # of the checkpoint's own format, which holds no code
+        if self.is_global_zero:
+            torch.save(checkpoint, file)
+        # Through the machine's memory: that of a GPU can be too small for all clients' states.
+        group = None if torch.distributed.get_backend() == "gloo" else torch.distributed.new_group(backend="gloo")
+        size = torch.tensor([file.tell()])
+        torch.distributed.broadcast(size, 0, group)
+        sent = (
+            torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+            if self.is_global_zero
+            else torch.empty(size, dtype=torch.uint8)
+        )
+        torch.distributed.broadcast(sent, 0, group)
+        return checkpoint if self.is_global_zero else torch.load(BytesIO(sent.numpy()), weights_only=True)
 
     def on_exception(self, exception: BaseException) -> None:
         """Tell the other processes, or raise their error if an exchange with them failed.
