@@ -235,7 +235,7 @@ class Engine(ABC):
     def used_model(self, tensors: State, state: ClientState) -> State:
         """A copy of the model that a client uses, from its net and its state."""
         method = self.method
-        model = method.personal_model(tensors, state) if method.keeps_models else method.tasks.model_after_fit(tensors)
+        model = method.personal_model(tensors, state) if method.keeps_models else method.tasks.with_server_parts(tensors)
         return {name: tensor.detach().clone() for name, tensor in model.items()}
 
     def _personal_models(self, visits: Sequence[Visit], positions: Sequence[int]) -> dict[int, State]:

@@ -123,4 +123,4 @@ class RoundHooks:
     def after_undo(self) -> None:
         """Follow the weights and the buffers, which were restored to their values before the round."""
         self.method.after_undo()
-        self.tasks.after_undo()
+        self.tasks.follow_buffers()

@@ -145,10 +145,6 @@ class LocalLearning(nn.Module):
         """Whether :meth:`begin_visit` does anything."""
         return bool(overridden(self, LocalLearning.begin_visit))
 
-    def model_after_fit(self, tensors: State) -> State:
-        """A client's weights and buffers after its fit, by name, for evaluation if clients keep no models."""
-        return tensors
-
     def is_sampled_within(self, client: Client, rounds: int) -> bool:
         """Whether a client is drawn for one of this many rounds after the present one."""
         last, named = client.round + rounds, self.method.data.participation.num_rounds
@@ -164,6 +160,10 @@ class Learner(LocalLearning):
     """
 
     _has_begun = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_post_hook(_follow_buffers)  # pyright: ignore[reportUnknownMemberType]
 
     def belong_to(self, method: nn.Module) -> None:
         """Become part of a method.
@@ -188,21 +188,25 @@ class Learner(LocalLearning):
     def adapt_net(self, net: nn.Module) -> None:
         """Change the net once it is built, after the method has."""
 
-    def begin_with(self, stored: State) -> State:
-        """Initial weights of the net if a run takes over the global net of a checkpoint; by default that net."""
-        return stored
+    def with_server_parts(self, model: State) -> State:
+        """A client's model after its fit, or the net of another run, by name, with the parts that only the server sets."""
+        return model
 
     def configure(self) -> None:
         """Begin once the net is final, or continue in a second fit."""
         if not self._has_begun:
             self.begin_run()
             self._has_begun = self.method.federation is not None  # else for use without data
+        _follow_buffers(self)
 
     def begin_run(self) -> None:
         """Make the state of the server, such as buffers, once for all fits. There is no data if only the net is used."""
 
+    def follow_buffers(self) -> None:
+        """Update what depends on the buffers: as a fit begins, from a checkpoint, or as before an undone round."""
+
     def check_data(self) -> None:
-        """Refuse data by name, and take over changes from a checkpoint.
+        """Refuse data by name.
 
         Raises:
             ValueError: with the cure.
@@ -231,9 +235,6 @@ class Learner(LocalLearning):
     def end_round(self, probes: Sequence[State]) -> None:
         """At the server, after ``after_server_step``."""
 
-    def after_undo(self) -> None:
-        """Update what depends on the buffers, which have their values from before the round again."""
-
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to learn, which ends a fit before its last round."""
@@ -259,6 +260,12 @@ class Learner(LocalLearning):
     def nearest_mean_logits(self, inputs: Inputs) -> Tensor | None:
         """(n, C), logits of samples from the classes' mean features; None: the server has no such means."""
         return None
+
+
+def _follow_buffers(learner: Learner, keys: Any = None) -> None:
+    """A hook on a learner that has loaded a state; there is nothing to follow where only the net is used."""
+    if learner.method.federation is not None:
+        learner.follow_buffers()
 
 
 def obstacle_to_streams(method: Any) -> str | None:

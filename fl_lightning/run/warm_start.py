@@ -34,7 +34,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     stored, round = stored_weights(path, given)
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
-    stored = method.tasks.begin_with(method.begin_with(stored))
+    stored = method.tasks.with_server_parts(method.begin_with(stored))
     check_same_net(stored, method.net.state_dict(), _KEY, "give weights of this net")
     method.net.load_state_dict(stored)
     return {"file": path, "round": round}

@@ -88,8 +88,8 @@ class WeightedTransfer(APD):
         super().begin_run()
         self.register_buffer("served", torch.full((self.data.num_clients,), -1))
 
-    def read_clocks(self) -> None:
-        super().read_clocks()
+    def follow_buffers(self) -> None:
+        super().follow_buffers()
         self._served = self.served.tolist()
 
     # Who builds on what ---------------------------------------------------------------------------------------------

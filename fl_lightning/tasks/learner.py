@@ -140,14 +140,11 @@ class TaskLearner(Learner):
 
     # Who is where ---------------------------------------------------------------------------------------------------
 
-    def check_data(self) -> None:
-        self.read_clocks()
-
     @property
     def is_over(self) -> bool:
         return self.clocks.is_over
 
-    def read_clocks(self) -> None:
+    def follow_buffers(self) -> None:
         """Clients' positions on the host, for decisions there and for the data module."""
         self.clocks.read()
         self.data.present_shards.go_to(self.clocks.positions)
@@ -277,10 +274,7 @@ class TaskLearner(Learner):
         visited = [visit.client for visit in self.method.present_cohort]
         self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
         self.clocks.go_on()
-        self.read_clocks()
-
-    def after_undo(self) -> None:
-        self.read_clocks()
+        self.follow_buffers()
 
 
 class TaskModels:

@@ -66,7 +66,6 @@ class ClassLearner(Learner):
         check_choice("model.tasks.softmax_over", softmax_over, SoftmaxOver)
         self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
         self._first_round_of_task: int | None = None  # None before any round
-        self.register_load_state_dict_post_hook(_take_over)
 
     def obstacle_to(self, method: Any) -> str | None:
         if (why := obstacle_to_streams(method)) is not None:
@@ -85,8 +84,8 @@ class ClassLearner(Learner):
             )
         self.head = GrowingHead(net)
 
-    def begin_with(self, stored: State) -> State:
-        return {**stored, **self.head.of(self.method.net)}
+    def with_server_parts(self, model: State) -> State:
+        return {**model, **self.head.of(self.method.net)}
 
     def is_drawn_anew(self, name: str) -> bool:
         return name in self.head.names
@@ -96,11 +95,11 @@ class ClassLearner(Learner):
         num_tasks = 1 if self.method.federation is None else self.data.class_streams.num_tasks
         self.clocks = TaskClocks(1, num_tasks, self.rounds_per_task)
 
-    def configure(self) -> None:
-        super().configure()
-        if self.method.federation is not None:
-            _read_clock(self)
-            self.head.see(self.method.net, self.arrived.num_seen)
+    def follow_buffers(self) -> None:
+        """The clock on the host, for decisions there and for the data module, and the classes seen in the net."""
+        self.clocks.read()
+        self.data.present_shards.go_to([self.task] * self.data.num_clients)
+        self.head.see(self.method.net, self.arrived.num_seen)
 
     def check_data(self) -> None:
         method = self.method
@@ -114,7 +113,6 @@ class ClassLearner(Learner):
                 f"model.tasks.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier "
                 "ones' classes: set it to seen"
             )
-        _read_clock(self)
         participation = self.data.participation
         for round in range(1, (participation.num_rounds or 0) + 1):
             participation.among(_num_there_at(self.data, (round - 1) // self.rounds_per_task)).cohort(round)
@@ -142,8 +140,7 @@ class ClassLearner(Learner):
         if self.clocks.has_had_all_rounds(0) and not self.is_over:
             self.end_task()
             self.clocks.go_on()
-            _read_clock(self)
-            self.head.see(self.method.net, self.arrived.num_seen)
+            self.follow_buffers()
             if self.arrived.num_seen > self.arrived.num_old:
                 self.head.draw(self.arrived.new, self.method.seed, self.task)
         self._first_round_of_task = round - self.clocks.rounds[0]
@@ -154,9 +151,6 @@ class ClassLearner(Learner):
     def end_round(self, probes: Sequence[State]) -> None:
         self.head.see(self.method.net, self.arrived.num_seen)  # which clients can raise in their fits
         self.clocks.tick([0], {})
-
-    def after_undo(self) -> None:
-        _read_clock(self)
 
     def num_there(self, round: int) -> int:
         begun = self._first_round_of_task
@@ -196,9 +190,6 @@ class ClassLearner(Learner):
             self.head.see(net, len(self.data.classes))
         return {_LEAKED: on_device(columns, client.label_counts.device)}
 
-    def model_after_fit(self, tensors: State) -> State:
-        return {**tensors, **self.head.of(self.method.net)}
-
 
 def frozen_copy(net: nn.Module) -> State:
     """All weights and buffers of a net, copied: a teacher."""
@@ -208,18 +199,6 @@ def frozen_copy(net: nn.Module) -> State:
 def places_among(columns: slice | Tensor, targets: Tensor) -> Tensor:
     """The positions of targets, (B,), among their columns, which are ascending."""
     return targets - columns.start if isinstance(columns, slice) else (columns < targets[:, None]).sum(dim=1)
-
-
-def _read_clock(learner: ClassLearner) -> None:
-    """The clock on the host, for decisions there and for the data module."""
-    learner.clocks.read()
-    learner.data.present_shards.go_to([learner.task] * learner.data.num_clients)
-
-
-def _take_over(learner: ClassLearner, keys: Any) -> None:
-    """A hook on a learner that has loaded a state: evaluations are of the classes seen."""
-    if learner.method.federation is not None:
-        _read_clock(learner)
 
 
 def _keeps_personal_weights(method: Any) -> bool:
