@@ -56,9 +56,9 @@ class Definition:
     matrix: Matrix
     formula: str
     score: Callable[..., Tensor]
-    sign: Literal[-1, 0, 1]
-    low: float
-    high: float
+    sign: Literal[-1, 0, 1] = 1
+    low: float = -1
+    high: float = 1
     reference: Literal["", "untrained", "joint"] = ""
 
     def shown(self, matrix: Tensor, *reference: Tensor) -> float:
@@ -83,8 +83,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         r"\frac{1}{K (K - 1)} \sum_{i \ne k} F_{ki}",
         lambda change: client_forgetting(torch.zeros_like(change), change).per_model.nanmean(),
         sign=-1,
-        low=-1,
-        high=1,
     ),
     "client_worst": Definition(
         "client forgetting F_k, worst",
@@ -93,8 +91,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         r"\max_k \frac{1}{K - 1} \sum_{i \ne k} F_{ki}",
         lambda change: client_forgetting(torch.zeros_like(change), change).per_data.nanquantile(0),
         sign=-1,
-        low=-1,
-        high=1,
     ),
     "flashback_round": Definition(
         "round forgetting F_t, mean",
@@ -102,9 +98,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "classes",
         r"\frac{1}{T - 1} \sum_{t > 1} \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_t^c)",
         mean_round_forgetting,
-        sign=1,
         low=0,
-        high=1,
     ),
     "flashback_local": Definition(
         "local forgetting F_kt, mean",
@@ -112,25 +106,18 @@ DEFINITIONS: Mapping[str, Definition] = {
         "local",
         r"\frac{1}{K} \sum_k \frac{1}{C} \sum_c \max(0, A_{t-1}^c - A_{kt}^c)",
         lambda change: local_forgetting(change.new_zeros(change.shape[1:]), change).mean(),
-        sign=1,
         low=0,
-        high=1,
     ),
     "flashback": Definition(
-        "forgetting from the best F", f"{_FLASHBACK}, equation 2", "classes", _FROM_BEST, forgetting_from_best, 1, -1, 1
+        "forgetting from the best F", f"{_FLASHBACK}, equation 2", "classes", _FROM_BEST, forgetting_from_best
     ),
-    "fedntd": Definition(
-        "forgetting of FedNTD", "Lee et al., NeurIPS 2022", "classes", _FROM_BEST, forgetting_from_best, 1, -1, 1
-    ),
+    "fedntd": Definition("forgetting of FedNTD", "Lee et al., NeurIPS 2022", "classes", _FROM_BEST, forgetting_from_best),
     "chaudhry": Definition(
         "forgetting",
         _CHAUDHRY,
         "tasks",
         r"\frac{1}{T - 1} \sum_{i < T} \max_{i \le t < T} (a_{t,i} - a_{T,i})",
         average_forgetting,
-        sign=1,
-        low=-1,
-        high=1,
     ),
     "gem": Definition(
         "loss by backward transfer",
@@ -139,8 +126,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         r"\frac{1}{T - 1} \sum_{i < T} (a_{i,i} - a_{T,i})",
         backward_transfer,
         sign=-1,
-        low=-1,
-        high=1,
     ),
     "mammoth": Definition(
         "forgetting of mammoth",
@@ -148,9 +133,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "tasks",
         r"\frac{1}{T - 1} \sum_{i < T} \left( \max_{t \le T} a_{t,i} - a_{T,i} \right)",
         mammoth_forgetting,
-        sign=1,
         low=0,
-        high=1,
     ),
     "fed_mammoth": Definition(
         "forgetting of fed-mammoth",
@@ -158,9 +141,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         "tasks",
         r"\frac{1}{T} \sum_i (a_{i,i} - a_{T,i})",
         fed_mammoth_forgetting,
-        sign=1,
-        low=-1,
-        high=1,
     ),
     "fedreg": Definition(
         "loss increase",
@@ -168,12 +148,11 @@ DEFINITIONS: Mapping[str, Definition] = {
         "losses",
         r"\frac{1}{P} \sum_i \frac{1}{K} \sum_k (\mathcal{L}_i(w_t^k) - \mathcal{L}_i(w_{t-1}))",
         lambda change: loss_increase(change.new_zeros(change.shape[1:]), change),
-        sign=1,
         low=-inf,
         high=inf,
     ),
     "average_accuracy": Definition(
-        "average accuracy", _GEM, "tasks", r"\frac{1}{T} \sum_i a_{T,i}", average_accuracy, sign=0, low=0, high=1
+        "average accuracy", _GEM, "tasks", r"\frac{1}{T} \sum_i a_{T,i}", average_accuracy, sign=0, low=0
     ),
     "average_incremental_accuracy": Definition(
         "average incremental accuracy",
@@ -183,7 +162,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         average_incremental_accuracy,
         sign=0,
         low=0,
-        high=1,
     ),
     "forward_transfer": Definition(
         "forward transfer",
@@ -192,8 +170,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         r"\frac{1}{T - 1} \sum_{i > 1} (a_{i-1,i} - b_i)",
         forward_transfer,
         sign=0,
-        low=-1,
-        high=1,
         reference="untrained",
     ),
     "intransigence": Definition(
@@ -203,8 +179,6 @@ DEFINITIONS: Mapping[str, Definition] = {
         r"\frac{1}{T} \sum_i (a_i^* - a_{i,i})",
         intransigence,
         sign=0,
-        low=-1,
-        high=1,
         reference="joint",
     ),
 }

@@ -8,9 +8,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
-Limits = list[tuple[float, Callable[[Any, Any], bool], str]]
+
+class Limits(TypedDict, total=False):
+    """The limits of a range."""
+
+    above: float
+    at_least: float
+    at_most: float
+    below: float
+
+
+_COMPARISONS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "above": (operator.gt, "above"),
+    "at_least": (operator.ge, "at least"),
+    "at_most": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
 
 
 class ArgumentError(ValueError):
@@ -86,16 +101,7 @@ def in_code_of(key: str, given: object) -> Iterator[None]:
         raise
 
 
-def check_range(
-    key: str,
-    value: float | None,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    hint: str = "",
-) -> None:
+def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpack[Limits]) -> None:
     """Refuse a number outside of its range; None and NaN are outside of any.
 
     >>> check_range("model.mu", -1, at_least=0, hint="0 is FedAvg")
@@ -111,21 +117,11 @@ def check_range(
     Raises:
         ArgumentError: if the value is outside; a ValueError.
     """
-    check = _Range(at_least, above, at_most, below)
-    if value not in check:
-        raise ArgumentError(key, f"is {value}, must be {check}{f': {hint}' if hint else ''}")
+    if not _within(value, limits):
+        raise ArgumentError(key, f"is {value}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
 
 
-def check_each(
-    key: str,
-    values: Iterable[float],
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    hint: str = "",
-) -> None:
+def check_each(key: str, values: Iterable[float], *, hint: str = "", **limits: Unpack[Limits]) -> None:
     """Refuse a list of numbers of which one is outside of a range.
 
     >>> check_each("callbacks.summary.targets", [0.5, 90], above=0, at_most=1, hint="0.9 is 90 %")
@@ -140,32 +136,20 @@ def check_each(
     Raises:
         ArgumentError: naming the first value outside; a ValueError.
     """
-    check = _Range(at_least, above, at_most, below)
     for value in values:
-        if value not in check:
-            raise ArgumentError(key, f"has {value}, must be {check}{f': {hint}' if hint else ''}")
+        if not _within(value, limits):
+            raise ArgumentError(key, f"has {value}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
 
 
-class _Range(NamedTuple):
-    """What is within its limits, and how a message says it."""
+def _within(value: float | None, limits: Limits) -> bool:
+    return value is not None and all(_COMPARISONS[name][0](value, limit) for name, limit in limits.items())
 
-    at_least: float | None
-    above: float | None
-    at_most: float | None
-    below: float | None
 
-    def __contains__(self, value: object) -> bool:
-        return value is not None and all(holds(value, limit) for limit, holds, _ in self._limits)
-
-    def __str__(self) -> str:
-        if self.at_least is not None and self.at_most is not None:
-            return f"between {self.at_least:,} and {self.at_most:,}"
-        return " and ".join("finite" if limit == math.inf else f"{words} {limit:,}" for limit, _, words in self._limits)
-
-    @property
-    def _limits(self) -> Limits:
-        comparisons = (operator.ge, "at least"), (operator.gt, "above"), (operator.le, "at most"), (operator.lt, "below")
-        return [(limit, *comparison) for limit, comparison in zip(self, comparisons, strict=True) if limit is not None]
+def _in_words(limits: Limits) -> str:
+    if "at_least" in limits and "at_most" in limits:
+        return f"between {limits['at_least']:,} and {limits['at_most']:,}"
+    named = ((_COMPARISONS[name][1], limit) for name, limit in sorted(limits.items()))
+    return " and ".join("finite" if limit == math.inf else f"{words} {limit:,}" for words, limit in named)
 
 
 def check_choice(key: str, value: object, choices: Any, hint: str = "") -> None:

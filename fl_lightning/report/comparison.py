@@ -29,7 +29,6 @@ from fl_lightning.report.tables import DASH, Table, compared, spread
 
 _PROVENANCE = ("version", "commit")  # of results.json
 _FORGETTING = "forgetting/"
-_REPEATED = "forgetting/client_mean_positive"  # of earlier versions: client_mean with the other sign
 _SECONDS = "seconds"  # which say as much of the machine
 _WIDE = 200  # columns where there is no terminal
 Measure = Callable[[Run], float]
@@ -110,7 +109,7 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
         f"{metric}, final": lambda run: final_value(run.log.scalars[metric].after(0), metric),
         f"{metric}, best": lambda run: float(run.log.scalars[metric].after(0).values.max()),
     }
-    for name in sorted(name for name in common - {_REPEATED} if name.startswith(_FORGETTING)):
+    for name in sorted(name for name in common if name.startswith(_FORGETTING)):
         measures[f"{forgetting_name(name)}, mean"] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
     if "communication/total_up" in common:
         measures["MB up"] = lambda run: megabytes(run, "up")

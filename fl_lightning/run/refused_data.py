@@ -17,7 +17,7 @@ from fl_lightning.data.participation import Participation
 from fl_lightning.data.prepared_samples import Preparation
 from fl_lightning.data.samples import Samples, are_whole, type_names
 from fl_lightning.data.tasks import Tasks
-from fl_lightning.protocol import Needs, NetInputs
+from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
 
@@ -61,7 +61,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     try:
-        outputs = _outputs(net, placed)
+        outputs: object = evaluate_net(net, lambda net: net(placed))
     except torch.OutOfMemoryError:  # no error of the net
         raise
     except (RuntimeError, AssertionError, IndexError, TypeError, ValueError) as error:
@@ -113,8 +113,9 @@ def _check_tokens(net: nn.Module, samples: Samples, preparation: Preparation, de
         return
     rows = ids.flatten(1)
     for token, row in ((rows.max(), rows.amax(dim=1).argmax()), (rows.min(), rows.amin(dim=1).argmin())):
+        one = tree_map(lambda part: part.to(device), preparation.for_evaluation(samples.rows([int(row)])))
         try:
-            _outputs(net, tree_map(lambda part: part.to(device), preparation.for_evaluation(samples.rows([int(row)]))))
+            evaluate_net(net, lambda net, one=one: net(one))
         except IndexError as error:
             raise ValueError(
                 f"data.source has the token {int(token)}, which is beyond the embeddings of model.net: use the net's own "
@@ -138,16 +139,6 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
                 f"data.source gives {name!r}, which model.net {type(called).__name__} does not take: it takes "
                 f"{', '.join(taken)}"
             )
-
-
-@torch.no_grad()
-def _outputs(net: nn.Module, inputs: NetInputs) -> object:
-    """The net's output in evaluation mode, of any kind; its mode is restored."""
-    training = net.training
-    net.eval()
-    outputs = net(inputs)
-    net.train(training)
-    return outputs
 
 
 def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
