@@ -25,6 +25,7 @@ from fl_lightning.engines.update_norms import update_norm, update_norms
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.federated_net import copied_net, fresh_statistics, kept_buffers
 from fl_lightning.protocol import (
     Client,
@@ -60,10 +61,10 @@ class Engine(ABC):
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
         self.net = copied_net(method).train()
         # Both nets only ever change in place: their tensors are looked up once.
-        self.global_state = _tensors(method.net)
+        self.global_state = tensors_of(method.net)
         self.working_state, self.sent_down = (
             {name: tensor for name, tensor in tensors.items() if name not in method.constant_names}
-            for tensors in (_tensors(self.net), self.global_state)
+            for tensors in (tensors_of(self.net), self.global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         # Tensors of which clients send new values.
@@ -372,11 +373,6 @@ class Engine(ABC):
         except Exception as error:
             error.add_note(f"(client {client.index}, round {client.round})")
             raise
-
-
-def _tensors(net: nn.Module) -> State:
-    """All weights and buffers, including those that a state dict leaves out; shares memory with the net."""
-    return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.protocol import Gathered, Reduction, Reply, Weighted
 from fl_lightning.robustness import Hostile
 
@@ -74,7 +75,7 @@ class CombinedUploads(Reduction):
         method = self._method
         sent = {part: self._reduced.gathered(part) for part in _PARTS}
         names = {part: list(next(iter(states.values()), {})) for part, states in sent.items()}
-        old = {name: t.detach() for name, t in (*method.net.named_parameters(), *method.net.named_buffers())}
+        old = tensors_of(method.net)
         hostile = None
         if method.hostile is not None and method.hostile.corrupts_uploads:
             named = set(method.hostile.clients(method.data.num_clients, method.seed))

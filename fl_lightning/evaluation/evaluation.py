@@ -11,6 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import test_is_due
 from fl_lightning.functional.many_tensors import copy_all
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.functional.transfers import to_device
 from fl_lightning.metrics import ClassScores, PersonalScores, Scores
 from fl_lightning.models.federated_net import copied_net
@@ -194,10 +195,7 @@ class PersonalModels:
     ) -> None:
         self._method, self._data, self._states, self._rank, self._world_size = method, data, states, rank, world_size
         self._net = copied_net(method, changes=method.fine_tuned).eval()
-        self._shared, self._held = (
-            {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
-            for net in (method.net, self._net)
-        )
+        self._shared, self._held = tensors_of(method.net), tensors_of(self._net)
         self._device = next(iter(self._shared.values())).device
 
     def count(self, names: Sequence[EvaluationName], clients: Sequence[int], adapt: Adapt | None = None) -> Tensor:

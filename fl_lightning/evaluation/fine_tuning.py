@@ -11,6 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
+from fl_lightning.functional.stateless import tensors_of
 
 _BEFORE_ALL_ROUNDS = 0  # rounds count from 1: no other draw has this address
 
@@ -47,8 +48,7 @@ class FineTuning:
 
     @torch.no_grad()
     def _welcome(self, net: nn.Module) -> None:
-        shared, held = (dict((*any_net.named_parameters(), *any_net.named_buffers())) for any_net in (self.method.net, net))
-        model = self.method.newcomer_model(shared)
+        held, model = tensors_of(net), self.method.newcomer_model(tensors_of(self.method.net))
         copy_all([held[name] for name in model], list(model.values()))
 
     @torch.no_grad()

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -14,6 +13,7 @@ from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.functional import weighted_average
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.federated_net import copied_net, global_tensors
 
 ReferenceSource = str | Source  # by name, or as an object
@@ -62,10 +62,9 @@ def mixed_nets(method: FederatedAlgorithm, start: State, shares: Sequence[float]
         start: an earlier result of :func:`present_weights`.
     """
     net, end = copied_net(method), global_tensors(method)
-    held = dict((*net.named_parameters(), *net.named_buffers()))
+    held = tensors_of(net)
     start = {name: tensor.to(end[name].device) for name, tensor in start.items()}
     for share in shares:
-        with torch.no_grad():
-            for name, tensor in weighted_average([start, end], [1 - share, share]).items():
-                held[name].copy_(tensor)
+        for name, tensor in weighted_average([start, end], [1 - share, share]).items():
+            held[name].copy_(tensor)
         yield net

@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 from torch.nn.grad import conv2d_weight
 from torch.utils._pytree import tree_map
 
-from fl_lightning.functional.stateless import call_with, tensor_slots
+from fl_lightning.functional.stateless import call_with, tensor_slots, tensors_of
 
 _GRADIENT_VALUES = 1 << 20  # of single samples that are held at a time: enough to fill a call
 # CPU libraries of convolutions process channels by eight; other numbers leave part of that idle.
@@ -213,7 +213,7 @@ def _squares_of_samples(
     net: nn.Module, names: Iterable[str], loss: _Loss, inputs: _Inputs, targets: Tensor
 ) -> dict[str, Tensor]:
     """Sums over samples of squared gradients of any weights, from a gradient for each sample."""
-    tensors = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    tensors = tensors_of(net)
     weights = {name: tensors.pop(name) for name in sorted(names)}
     if not weights:
         return {}

@@ -10,6 +10,11 @@ T = TypeVar("T")
 Slots = dict[str, list[str]]  # by a tensor's name: the names of all attributes that hold it
 
 
+def tensors_of(net: nn.Module) -> dict[str, Tensor]:
+    """All weights and buffers of a net by name, also those that a state dict leaves out, without gradient; shares memory."""
+    return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+
+
 def tensor_slots(net: nn.Module) -> Slots:
     """All attributes that hold a net's weights and buffers, by their names in ``named_parameters`` and ``named_buffers``.
 

@@ -95,18 +95,10 @@ class LocalLearning(nn.Module):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """One value per sample, (B,), of a method that does not replace the loss."""
-        return self.sample_losses(net, batch, client.label_counts, client)
-
-    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
-        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
-
-        Args:
-            label_counts: (C,), of all samples of the client.
-        """
-        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
+        return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
 
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
-        """The loss of a net on a client's samples, (B,); ``label_counts``, (C,), are of all its samples."""
+        """The loss of a net on samples of a client, (B,); ``label_counts``, (C,), are of all its samples."""
         return self.method.loss(logits, targets, label_counts)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
@@ -144,12 +136,6 @@ class LocalLearning(nn.Module):
     def prepares(self) -> bool:
         """Whether :meth:`begin_visit` does anything."""
         return bool(overridden(self, LocalLearning.begin_visit))
-
-    def is_sampled_within(self, client: Client, rounds: int) -> bool:
-        """Whether a client is drawn for one of this many rounds after the present one."""
-        last, named = client.round + rounds, self.method.data.participation.num_rounds
-        last = last if named is None else min(last, named)
-        return any(client.index in self.method.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
 
 class Learner(LocalLearning):

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.module import FederatedModule
+from fl_lightning.protocol import Client
 
 Schedule = Literal["synchronous", "asynchronous"]
 
@@ -35,6 +37,13 @@ class Clock(NamedTuple):
         """What :meth:`to_tensor` made."""
         factor, best, waiting = values.tolist()
         return cls(factor, best, int(waiting))
+
+
+def is_sampled_within(method: FederatedModule, client: Client, rounds: int) -> bool:
+    """Whether a client is drawn for one of this many rounds after the present one."""
+    last, named = client.round + rounds, method.data.participation.num_rounds
+    last = last if named is None else min(last, named)
+    return any(client.index in method.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
 
 class TaskClocks(nn.Module):

@@ -19,12 +19,13 @@ from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.models.network import of_class_layer
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
-from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks
+from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_sampled_within
 
 
 class TaskArguments(TypedDict, total=False):
@@ -187,9 +188,9 @@ class TaskLearner(Learner):
             position: position of the task in the client's sequence, from 0.
         """
         client.moments.clear()
-        initial = dict(self.method.net.named_parameters()) | dict(self.method.net.named_buffers())
+        initial = tensors_of(self.method.net)
         for name, tensor in self.per_task_tensors(net).items():
-            tensor.copy_(initial[name].detach())
+            tensor.copy_(initial[name])
             if self.is_drawn_anew(name):
                 stream = torch_stream(self.method.seed, position, client.index, f"fresh {name}")
                 order = torch.randperm(tensor.numel(), generator=stream).to(tensor.device)
@@ -201,8 +202,8 @@ class TaskLearner(Learner):
 
     def per_task_tensors(self, net: nn.Module) -> State:
         """Weights and buffers of which each task has a copy."""
-        tensors = (*net.named_parameters(), *net.named_buffers())
-        return {name: t.detach() for name, t in tensors if self.is_per_task(name) and name not in self.method.constant_names}
+        constant = self.method.constant_names
+        return {name: t for name, t in tensors_of(net).items() if self.is_per_task(name) and name not in constant}
 
     def is_per_task(self, name: str) -> bool:
         """Whether each task has a copy of a weight or buffer, which then stays with the client."""
@@ -220,7 +221,7 @@ class TaskLearner(Learner):
         loss = self.models.validation_loss(net, client, position)
         clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.patience, self.rate_divisor)
         self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
-        comes_again = partial(self.is_sampled_within, client)
+        comes_again = partial(is_sampled_within, self.method, client)
         if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):
             self.end_task(net, client, position)
 
@@ -228,7 +229,7 @@ class TaskLearner(Learner):
 
     def task_weights(self, net: nn.Module, client: Client, position: int) -> State:
         """All weights and buffers of a client's model for a task that it learns, or has learned."""
-        weights = {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+        weights = tensors_of(net)
         if position != self.clocks.positions[client.index] and position in client.tasks:
             kept, of_task = client.tasks[position].tensors, self.per_task_tensors(net)
             weights |= {name: tensor for name, tensor in kept.items() if name in of_task}

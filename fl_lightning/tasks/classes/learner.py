@@ -15,9 +15,10 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.shards_of_tasks import ArrivedClasses
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.functional.transfers import on_device
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import ClassProgress, Client, DataNeeds, Learner, Needs, State, Visit, overridden
+from fl_lightning.protocol import Batch, ClassProgress, Client, DataNeeds, Learner, Needs, State, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
 from fl_lightning.tasks.clock import TaskClocks
@@ -164,6 +165,17 @@ class ClassLearner(Learner):
 
     # A visit --------------------------------------------------------------------------------------------------------
 
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        return self.sample_losses(net, batch, client.label_counts, client)
+
+    def sample_losses(self, net: nn.Module, samples: Batch, label_counts: Tensor, client: Client) -> Tensor:
+        """The loss that clients minimise, (B,), on any samples: those of the batch and others that a learner adds.
+
+        Args:
+            label_counts: (C,), of all samples of the client.
+        """
+        return self.logits_loss(net(samples.inputs), samples.targets, label_counts, client)
+
     def logits_loss(self, logits: Tensor, targets: Tensor, label_counts: Tensor, client: Client) -> Tensor:
         """Among the classes that compete."""
         columns = self.competing_classes(client)
@@ -193,7 +205,7 @@ class ClassLearner(Learner):
 
 def frozen_copy(net: nn.Module) -> State:
     """All weights and buffers of a net, copied: a teacher."""
-    return {name: tensor.detach().clone() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    return {name: tensor.clone() for name, tensor in tensors_of(net).items()}
 
 
 def places_among(columns: slice | Tensor, targets: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.random_streams import seeded_layers, torch_stream
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
@@ -108,9 +109,7 @@ class MFCL(DistillingLearner):
     def broadcast(self, client: int) -> dict[str, Any]:
         if not self.rehearses:
             return {}
-        tensors = (*self.generator.named_parameters(), *self.generator.named_buffers())
-        generator = {name: part.detach() for name, part in tensors}
-        return {"teacher": self.method.server_states.tensors("teacher"), "generator": generator}
+        return {"teacher": self.method.server_states.tensors("teacher"), "generator": tensors_of(self.generator)}
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().begin_visit(net, client)

@@ -18,6 +18,7 @@ from fl_lightning.functional.random_streams import numpy_stream, random_bits, st
 from fl_lightning.models.network import features_of
 from fl_lightning.protocol import Batch, Client, Needs, NetInputs
 from fl_lightning.tasks.classes.learner import ClassLearner, SoftmaxOver
+from fl_lightning.tasks.clock import is_sampled_within
 
 Selection = Literal["reservoir", "balanced", "herding"]
 
@@ -110,7 +111,7 @@ class Replay(ClassLearner):
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
         rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self.task))  # until it moves on
-        if self.memory > 0 and not self.is_sampled_within(client, rounds - self.clocks.rounds[0] - 1):
+        if self.memory > 0 and not is_sampled_within(self.method, client, rounds - self.clocks.rounds[0] - 1):
             self.update_memory(client)
 
     def update_memory(self, client: Client) -> None:
