@@ -35,7 +35,7 @@ class Ranks(Protocol):
         ...
 
     def broadcast(self, value: Any) -> Any:
-        """The value of the first process, in every process."""
+        """The plain value of the first process, as JSON has it, in every process."""
         ...
 
 

@@ -59,7 +59,9 @@ class ProcessGroup(Ranks):
         return [outgoing[rank] if rank == self.rank else from_bytes(received[rank].cpu()) for rank in range(self.size)]
 
     def broadcast(self, value: Any) -> Any:
-        return self._strategy.broadcast(value)
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        first = self.gather({"value": text} if self.rank == 0 else {})[0]
+        return json.loads(first["value"].numpy().tobytes())
 
 
 def to_bytes(packed: Packed) -> Tensor:

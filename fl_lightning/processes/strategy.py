@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning.checks import check_range
 from fl_lightning.processes.peer_watch import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
+from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.processes.torchrun_store import await_all, group_store, num_started
 
 
@@ -100,11 +101,12 @@ class FederatedStrategy(DDPStrategy):
 
     def _links(self) -> dict[int, Any]:
         address = self.cluster_environment.main_address  # pyright: ignore[reportOptionalMemberAccess]
+        group = ProcessGroup(self, self.global_rank, self.world_size)
         if self.is_global_zero:
             server, port, word = listen(address)
-            self.broadcast((port, word))
+            group.broadcast((port, word))
             return accept(server, word, self.world_size, self.peer_timeout)
-        port, word = self.broadcast((0, ""))
+        port, word = group.broadcast(None)
         return connect(address, port, word, self.global_rank, self.peer_timeout)
 
     def _end_children(self) -> None:
@@ -136,14 +138,11 @@ class FederatedStrategy(DDPStrategy):
             torch.save(checkpoint, file)
         # Through the machine's memory: that of a GPU can be too small for all clients' states.
         group = None if torch.distributed.get_backend() == "gloo" else torch.distributed.new_group(backend="gloo")
-        size = torch.tensor([file.tell()])
-        torch.distributed.broadcast(size, 0, group)
-        sent = (
-            torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
-            if self.is_global_zero
-            else torch.empty(size, dtype=torch.uint8)
-        )
-        torch.distributed.broadcast(sent, 0, group)
+        size = ProcessGroup(self, self.global_rank, self.world_size).broadcast(file.tell())
+        sent = torch.empty(size, dtype=torch.uint8)
+        if self.is_global_zero:
+            sent = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+        torch.distributed.broadcast(sent, 0, group)  # pyright: ignore[reportArgumentType]
         return checkpoint if self.is_global_zero else torch.load(BytesIO(sent.numpy().tobytes()), weights_only=True)
 
     def on_exception(self, exception: BaseException) -> None:

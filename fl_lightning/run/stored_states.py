@@ -87,8 +87,9 @@ def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
 
 def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:
     """A folder in the run's folder or, if none is known, a new one next to it for only this run."""
-    stamp, run = trainer.strategy.broadcast((time.time_ns(), run_folder(trainer, folder)))
-    folder = Path(trainer.default_root_dir) / f"client_states_{stamp:x}" if run is None else run / "client_states"
+    run = run_folder(trainer, folder)
+    stamp, run = ProcessGroup.of(trainer).broadcast((time.time_ns(), None if run is None else str(run)))
+    folder = Path(trainer.default_root_dir) / f"client_states_{stamp:x}" if run is None else Path(run) / "client_states"
     if trainer.world_size > 1:
         _require_shared(folder, stamp, trainer)
     return DiskStates(folder, stamp)
@@ -104,7 +105,7 @@ def _require_shared(folder: Path, stamp: int, trainer: Trainer) -> None:
     if trainer.is_global_zero:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
-    name = trainer.strategy.broadcast(str(folder.absolute()))
+    name = ProcessGroup.of(trainer).broadcast(str(folder.absolute()))
     deadline = time.monotonic() + _FILE_SYSTEM_DELAY
     while not probe.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,8 +1,9 @@
 """Tensors of any type and layout as bytes and back."""
 
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from fl_lightning.processes.process_group import from_bytes, to_bytes
+from fl_lightning.processes.process_group import ProcessGroup, from_bytes, to_bytes
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -41,3 +42,10 @@ def test_nothing_is_an_empty_row():
     row = to_bytes({})
     assert len(row) == 0
     assert from_bytes(row) == {}
+
+
+def test_a_plain_value_is_broadcast_without_a_pickle(monkeypatch):
+    """As JSON has it: a tuple becomes a list."""
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", None)
+    group = ProcessGroup(SingleDeviceStrategy(), rank=0, size=1)
+    assert group.broadcast((8080, "wörd", None, {"auto": 0.5})) == [8080, "wörd", None, {"auto": 0.5}]
