@@ -35,20 +35,18 @@ def communication(study: Study) -> Table | None:
 
 def megabytes(run: Run, direction: str) -> float:
     """All that went ``down`` or ``up``, in 10^6 bytes; NaN if it was not counted."""
-    total = run.log.scalars.get(f"communication/total_{direction}")
-    return float("nan") if total is None else float(total.values[-1]) / 1e6
+    return run.log.newest(f"communication/total_{direction}") / 1e6
 
 
 def simulated_seconds(run: Run) -> float:
     """Simulated time of all rounds, in seconds; NaN without speeds of devices."""
-    total = run.log.scalars.get("communication/total_seconds")
-    return math.nan if total is None else float(total.values[-1])
+    return run.log.newest("communication/total_seconds")
 
 
 def model_megabytes(run: Run) -> float:
     """Size of the model, or on task streams of the models of all clients at the end; NaN where it was not noted."""
-    sizes = run.log.scalars.get("tasks/model_megabytes")
-    return float(run.results.get("model_megabytes", "nan") if sizes is None else sizes.values[-1])
+    of_clients = run.log.newest("tasks/model_megabytes")
+    return float(run.results.get("model_megabytes", "nan")) if math.isnan(of_clients) else of_clients
 
 
 def timing(study: Study) -> Table:

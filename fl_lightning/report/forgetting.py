@@ -85,7 +85,7 @@ def tasks(study: Study) -> list[Table]:
         "tasks/backward_transfer": "backward transfer",
         _SIZE: "models, MB",
     }
-    measures = [Measure(name, label, _last) for name, label in names.items()]
+    measures = [Measure(name, label, lambda run, name: run.log.newest(name)) for name, label in names.items()]
     groups = [group for group in study.finished if all(TASKS in run.log.scalars for run in group.runs)]
     if not groups:
         return []
@@ -96,10 +96,6 @@ def tasks(study: Study) -> list[Table]:
     )
     table = _scores("tasks", "Task streams", note, "the best", groups, measures)
     return [table, *_tests(study, table, groups, measures[1:3])]  # accuracy's are those of the final accuracy
-
-
-def _last(run: Run, name: str) -> float:
-    return float(run.log.scalars[name].values[-1])
 
 
 def _scores(name: str, title: str, note: str, best: str, groups: Sequence[Group], measures: Sequence[Measure]) -> Table:

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from fl_lightning.report import figures
 from fl_lightning.report.figures import INK, Drawing, Palette
 from fl_lightning.report.groups import Group
-from fl_lightning.report.runs import Run
 from fl_lightning.report.study import Spread, Study
 from fl_lightning.report.tables import Table, capitalised, means_and_sds, spread
 
@@ -76,11 +75,7 @@ def _before(group: Group, name: str) -> Spread:
 
 
 def _last(group: Group, scalar: str) -> Spread:
-    return Spread.of_all((_value(run, scalar) for run in group.runs if scalar in run.log.scalars), len(group.runs))
-
-
-def _value(run: Run, scalar: str) -> float:
-    return float(run.log.scalars[scalar].values[-1])
+    return Spread.of_all((run.log.newest(scalar) for run in group.runs if scalar in run.log.scalars), len(group.runs))
 
 
 def _mixed(group: Group, name: str) -> np.ndarray:

@@ -88,6 +88,10 @@ class Log:
     remarks: list[str] = field(default_factory=list)  # on a file that is cut off or damaged
     is_damaged: bool = False  # the file holds what no run writes, and is not one that is being written
 
+    def newest(self, name: str) -> float:
+        """The newest value of a scalar; NaN if it was not logged."""
+        return float(self.scalars[name].values[-1]) if name in self.scalars else float("nan")
+
     @property
     def last_round(self) -> int:
         """The last round in which anything was logged, 0 if there is none."""

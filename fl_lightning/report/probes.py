@@ -28,7 +28,7 @@ def table(study: Study) -> Table | None:
     rows, records = [], []
     for name in names:
         for group in study.finished:
-            found = [run.log.scalars[name].values[-1] for run in group.runs if name in run.log.scalars]
+            found = [run.log.newest(name) for run in group.runs if name in run.log.scalars]
             if found:
                 values = Spread.of_all(found, len(group.runs))
                 rows.append([group.label, name, spread(values), interval(values)])
