@@ -19,7 +19,7 @@ from fl_lightning.state.strict_yaml import load_yaml
 _FREE = ("data.root", "data.num_workers", "data.storage", "trainer.accelerator", "trainer.devices")
 _FIXED = (
     *("model.net", "model.local_steps", "model.local_epochs", "model.initial_weights", "model.tasks.rounds_per_task"),
-    *("model.hostile", "model.adapter", "model.trained"),
+    *("model.tasks.source", "model.hostile", "model.adapter", "model.trained"),
 )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from fl_lightning import __version__
+from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.bench.entrants import check_entrant
 from fl_lightning.bench.federation import Federation, check_options, data_digests, digest_of, federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
@@ -130,20 +132,27 @@ def _run_cell(command: _Command) -> Cell:
 
 
 def _checked_data(command: _Command) -> dict[int, tuple[str, str]]:
-    """Digests of each seed's data, before anything runs."""
+    """Digests of each seed's data, before anything runs; the method is checked with the first."""
     of, digests = command.federation, {}
     for seed in command.seeds:
         options = ["--config", of.config, "--model", command.method, *command.options, "--seed_everything", str(seed)]
         config = parse_trainer_command("fit", options)
-        del config["model"], config["trainer"]
-        data = trainer_parser("fit").instantiate(config).data
-        data.setup()
-        digests[seed] = data_digests(data)
+        del config["trainer"]
+        if digests:
+            del config["model"]
+        built = trainer_parser("fit").instantiate(config)
+        if not digests:
+            check_entrant(built.model, built.data, of)
+        built.data.setup()
+        digests[seed] = data_digests(built.data)
         if digests[seed][0] != of.partitions.get(seed):
             raise ValueError(
                 f"data.root has other samples than those of {of.name}, by their labels and seed {seed}: docs/forgetbench.md "
                 f"describes the folder (digest {digests[seed][0]})"
             )
+        if "model" in built:
+            # That of a module refuses what acts only in the fit of a trainer, which a run is.
+            FederatedAlgorithm.join(built.model, built.data)
     return digests
 
 

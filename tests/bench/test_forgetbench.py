@@ -1,6 +1,7 @@
 """forgetbench: a cell by a method in a file of one's own, and what results files and commands are refused for."""
 
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from fork_server import FORKED_RUNS
 from written_pages import DOCS
 
+from fl_lightning import methods
 from fl_lightning.bench.federation import Federation, check_options, digest_of, federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
@@ -21,6 +23,7 @@ from fl_lightning.command_line import bench
 
 ROOT = Path(__file__).parents[2]
 BENCH = ["bench", "forgetbench"]
+PERSONAL = ("APFL", "Ditto", "FedBN", "FedPer", "FedRep", "FedRoD", "LGFedAvg", "LocalOnly", "PFedMe")
 METHOD = '''
 from fl_lightning import FedProx
 
@@ -73,10 +76,12 @@ def test_unknown_seconds_are_no_zero():
     assert row.endswith("| - (1 of 2) | 0.1.0 `0123456` |")
 
 
-def test_the_most_accurate_is_first_and_a_costly_row_is_marked():
+@pytest.mark.parametrize(("cost", "spent"), [("MB_up", 11.0), ("processor_seconds", 181.0)])
+def test_the_most_accurate_is_first_and_a_costly_row_is_marked(cost, spent):
+    """The budget of digits is 12 MB, of which 2 are down, and 180 s."""
     expensive = a_cell(method="Costly", options=[])
     run = expensive.runs[1]
-    expensive = replace(expensive, runs={1: replace(run, numbers={**run.numbers, "test_accuracy": 0.9, "MB_up": 11.0})})
+    expensive = replace(expensive, runs={1: replace(run, numbers={**run.numbers, "test_accuracy": 0.9, cost: spent})})
     rows = table([a_cell(), expensive]).splitlines()[4:6]
     assert rows[0].startswith("| `Costly` | 1 of 5, over budget | 0.900 |")
     assert rows[1].startswith("| `Mine")
@@ -127,6 +132,7 @@ def test_options_of_the_method_are_free():
         "model.net",
         "model.net.hidden",
         "model.local_steps",
+        "model.tasks.source.first",
         "trainer.max_steps",
         "data.public_size",
         "config",
@@ -165,6 +171,62 @@ def test_a_command_that_cannot_be_meant_is_one_line(main, tmp_path, arguments, s
     assert says in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--method FedDF", "--method is FedDF, which needs public samples, but no federation of forgetbench has any: "),
+        ("--method Flashback --federation cifar10", "--method is Flashback, which needs public samples"),
+        (
+            "--method FedAvg --model.tasks EWC",
+            "--method is FedAvg with the learner EWC, which needs tasks that each client learns",
+        ),
+        (
+            "--method FedWeIT --federation cifar10",
+            "--method is FedWeIT with the learner WeightedTransfer, which needs tasks that",
+        ),
+        (
+            "--method FedProx --model.tasks LwF",
+            "--method is FedProx with the learner LwF, which needs classes that arrive, but digits has all from the "
+            "start: give --federation cifar100_tasks, or",
+        ),
+        ("--method FedAvg --model.tasks EWC --federation cifar100_tasks", "needs tasks that each client learns"),
+        ("--method FedAvg --model.tasks null --federation cifar100_tasks", "FedAvg learns no tasks"),
+        ("--method FedNTD --federation cifar100_tasks", "FedNTD overrides client_loss"),
+        ("--method FedSGD", "FedSGD takes one step"),
+        *((f"--method {name}", f"--method is {name}, whose clients keep weights of their own") for name in PERSONAL),
+        ("--method FedAvg --model.personal [classifier.*] --federation cifar10", "clients keep weights of their own"),
+        ("--method FedAvg --model.batch_norm_buffers local", "clients keep weights of their own"),
+    ],
+)
+def test_what_cannot_take_part_is_refused_before_data_is_read(main, monkeypatch, tmp_path, options, says):
+    monkeypatch.setattr("fl_lightning.data.FederatedDataModule.setup", lambda *_: pytest.fail("the data is read"))
+    code, out, error = main(*BENCH, *options.split())
+    assert (code, out) == (1, "")
+    assert says in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_fit_the_data_is_refused_before_a_run(main, tmp_path):
+    """The net is built first, whose layers a method may need."""
+    code, out, error = main(*BENCH, "--method", "FedDecorr", "--model.class_layer", "nowhere")
+    assert (code, out) == (1, "")
+    assert "model.class_layer is 'nowhere', no layer of model.net MLP" in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_methods_that_cannot_take_part_have_local_steps_of_their_own():
+    """Clients of the others take those of the protocol: ``head_epochs`` and ``inner_steps`` add no work to a row."""
+    with_steps = {
+        name
+        for name in methods.__all__
+        for argument in inspect.signature(getattr(methods, name)).parameters
+        if argument.endswith(("_steps", "_epochs"))
+    }
+    assert {"FedRep", "PFedMe"} < with_steps <= {*PERSONAL, "FedDF", "Flashback"}
 
 
 @pytest.mark.slow
