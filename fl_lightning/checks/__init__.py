@@ -184,6 +184,15 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind if it has none.
+
+    >>> first_line(RuntimeError("out of memory; see below")), first_line(KeyError())
+    ('out of memory; see below', 'KeyError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things.
 

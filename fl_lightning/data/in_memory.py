@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
+from fl_lightning.checks import first_line
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.mapped_files import empty_rows
 from fl_lightning.data.partitions import Fixed
@@ -93,7 +94,7 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
         batch = collate(rows)
         inputs, targets = _of_dict(batch) if isinstance(batch, Mapping) else batch
     except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of any function
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"samples do not make a batch ({reason}): give from_dataset a collate that pads them") from error
     parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     tensors = {name: torch.as_tensor(part) for name, part in inputs.items()} if isinstance(inputs, dict) else inputs

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.checks import first_line
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.scaling import InputRecord, normalise, recorded_inputs
@@ -86,7 +87,7 @@ def export(classifier: Classifier, path: Path) -> None:
     try:
         program = torch.export.export(classifier, (examples,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
     except Exception as error:  # torch raises many kinds of errors for code that it cannot trace
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"model.net {net} cannot be exported by torch.export: {reason}") from error
     content = BytesIO()  # torch aborts the process where it writes to a disk that is full
     torch.export.save(program, content, extra_files={"classes.json": json.dumps(classifier.inputs.classes)})

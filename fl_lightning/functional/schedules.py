@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fl_lightning.checks import first_line
+
 # From an optimizer to a schedule of its rate.
 ScheduleBuilder = Callable[[torch.optim.Optimizer], LRScheduler]
 _MOST_ROUNDS = 100_000  # that are tried before a fit: about a second
@@ -38,7 +40,7 @@ def build_schedule(key: str, build: ScheduleBuilder, optimizer: torch.optim.Opti
     try:
         scheduler = build(optimizer)
     except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
-        raise ValueError(f"{key} cannot be built ({_reason(error)}): change its arguments") from error
+        raise ValueError(f"{key} cannot be built ({first_line(error)}): change its arguments") from error
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ValueError(f"{key} is ReduceLROnPlateau, but a schedule steps without a metric: use another")
     try:
@@ -90,7 +92,7 @@ class RateFactors:
             except (ValueError, ZeroDivisionError) as error:
                 raise ValueError(
                     f"{self._key} is {_shown(self.scheduler)}, which fails after {self._unit} {len(self._factors)} "
-                    f"({_reason(error)}): change its arguments"
+                    f"({first_line(error)}): change its arguments"
                 ) from error
             self._factors.append(self._present())
         return self._factors[round - 1]
@@ -129,7 +131,3 @@ def _shown(scheduler: LRScheduler) -> str:
     return (
         f"{type(scheduler).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items() if name != 'last_epoch')})"
     )
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-from fl_lightning.checks import check_choice, check_list, check_patterns
+from fl_lightning.checks import check_choice, check_list, check_patterns, first_line
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
@@ -66,7 +66,7 @@ class UnbuiltNet(nn.Module):
             try:
                 return self._build(input_shape, num_classes)
             except (RuntimeError, TypeError, OverflowError) as error:
-                reason = (str(error) or type(error).__name__).splitlines()[0]
+                reason = first_line(error)
                 raise ValueError(f"model.net cannot be built for inputs of shape {input_shape}: {reason}") from error
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from fl_lightning.checks import first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.models.network import Network, image_shape
 from fl_lightning.models.torchvision_model import load_all_but_class_layer, read_state_dict
@@ -46,7 +47,7 @@ class TimmModel(Network):
         try:
             net = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=channels, **(options or {}))
         except Exception as error:  # of the hub, of the unpickler, of any of timm's nets
-            raise ValueError(f"model.net.name is {name}, which timm cannot build ({one_line(error)}): {_CURE}") from error
+            raise ValueError(f"model.net.name is {name}, which timm cannot build ({first_line(error)}): {_CURE}") from error
         self.classifier = net.get_classifier()  # pyright: ignore[reportCallIssue]
         if not isinstance(self.classifier, nn.Module):
             raise ValueError(f"model.net.name is {name}, whose {type(self.classifier).__name__} is not a class layer: {_CURE}")
@@ -58,8 +59,3 @@ class TimmModel(Network):
 
 
 _CURE = "check it and model.net.options, or, without a network, give model.net.weights"
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error, or its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

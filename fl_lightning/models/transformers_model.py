@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from fl_lightning.checks import first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.models.foreign_net import accept_foreign
 from fl_lightning.models.network import Network
-from fl_lightning.models.timm_model import one_line
 
 _BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class layer may lack as well
 # Names of the class layer in nets of transformers.
@@ -70,7 +70,7 @@ class TransformersModel(Network):
                     net, loaded = auto.from_config(config), {}
         except Exception as error:  # of the hub, of the configuration, of any of its nets
             cure = "check the name and model.net.options, or, without a network, give a local folder"
-            raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({one_line(error)}): {cure}") from error
+            raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
         head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)
         if head is None:
             raise ValueError(

@@ -19,6 +19,8 @@ from zlib import crc32
 import torch
 from torch.utils.serialization import config
 
+from fl_lightning.checks import first_line
+
 # The end of a zip archive: a record of 22 bytes, of which the last two are the length of the comment after it.
 _LENGTH = Struct("<H")
 _COMMENT = b"crc32:%08x"
@@ -179,7 +181,7 @@ def checked_load(path: str | os.PathLike[str], mmap: bool = False, digest: int |
     except UnpicklingError as error:  # its text advises to read code too
         raise ValueError("it holds code or objects, not only tensors and plain containers") from error
     except Exception as error:  # torch can raise anything for broken files
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"torch cannot: {reason[:100]}") from error
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
+from fl_lightning.checks import first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.sweep.points import Axis, Drawn, Point, Range, Run, as_typed
 
@@ -91,7 +92,7 @@ class SweepStudy:
             except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
                 if is_new:
                     database.unlink(missing_ok=True)
-                    failed = f"{database} could not be written ({str(error).splitlines()[0]})"
+                    failed = f"{database} could not be written ({first_line(error)})"
                     raise OSError(f"{failed}: free some space, or give another --out") from error
                 raise ValueError(f"{database} cannot be read as a study: move it away, or give another --out") from error
 

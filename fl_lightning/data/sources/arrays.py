@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.checks import check_file, check_memory
+from fl_lightning.checks import check_file, check_memory, first_line
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 from fl_lightning.objectives import Objective, SingleLabel
@@ -110,7 +110,7 @@ class Npz(Source):
         try:
             arrays = _read_archive(self.path)
         except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ValueError(
                 f"data.source is {self.path}, which is not an archive of plain arrays ({reason}): save it again"
             ) from error

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fl_lightning.checks import check_choice
+from fl_lightning.checks import check_choice, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.data.cache import Files, cached
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
@@ -56,7 +56,7 @@ class HuggingFace(Source):
         try:
             splits = self._library.load_dataset(self.name, self.config)
         except (OSError, ValueError, RuntimeError, self._library.exceptions.DatasetsError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise FileNotFoundError(
                 f"data.source {self.name} could not be loaded from Hugging Face ({reason}): check the name"
             ) from error

@@ -12,7 +12,7 @@ import numpy as np
 import torchvision.datasets
 from torchvision.datasets import VisionDataset
 
-from fl_lightning.checks import did_you_mean
+from fl_lightning.checks import did_you_mean, first_line
 from fl_lightning.data.cache import Files, cached, root_lock
 from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
@@ -99,7 +99,7 @@ class TorchvisionDataset(Source):
             for folder in made:
                 with suppress(OSError):
                     folder.rmdir()
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise FileNotFoundError(
                 f"data.source {self.name} does not lie under data.root {root} and could not be downloaded "
                 f"({reason}): set data.root to the folder that holds it, or connect to a network"
