@@ -1,5 +1,7 @@
 """ArrivingClasses: accuracy and forgetting of the global model on classes that arrive one after another."""
 
+from collections.abc import Sequence
+
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -33,6 +35,8 @@ class ArrivingClasses(FederatedCallback):
     ``tasks/classes``, the drop of each class from its best, with that and the rounds in which it came and went. Numbers of the
     pictures: the tensors ``tasks/table`` (T, T), ``tasks/class_table`` (T, C) and ``tasks/counts`` (C, C); of classes that
     arrive ``tasks/class_task`` (C,) and ``tasks/class_rounds`` (C, 2), the first and the last in which clients have samples.
+    Where tasks share their classes, ``tasks/ahead`` (T,) is the accuracy on tasks that are not learned yet: in round 0 of the
+    net that the run begins with, on all tasks, and after each task on the next one. Forward transfer is computed from it.
     """
 
     key = "callbacks.arriving_classes"
@@ -43,6 +47,11 @@ class ArrivingClasses(FederatedCallback):
         self._table = torch.empty(0, 0)  # (T, T), NaN where it was not measured; empty before the first task is over
         self._class_table = torch.empty(0, 0)  # (T, C), also NaN there
         self._accuracies: dict[int, float] = {}  # position -> A_t
+
+    def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        if trainer.global_step == 0 and _share_classes(module):
+            with trainer.precision_plugin.val_step_context():
+                _log_ahead(trainer, module, range(module.data.class_streams.num_tasks), 0)
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         progress = module.tasks.class_progress()
@@ -69,6 +78,8 @@ class ArrivingClasses(FederatedCallback):
             rounds = class_rounds(data.class_streams.positions_of_classes(), progress.rounds_per_task)
             tensors |= {"tasks/class_task": data.class_streams.class_task, "tasks/class_rounds": rounds}
         log_tensors(trainer, tensors, round)
+        if task + 1 < num_tasks and _share_classes(module):
+            _log_ahead(trainer, module, [task + 1], round)
         self._draw(trainer, module, progress, counts, round)
 
     def _scalars(self, progress: ClassProgress, class_task: Tensor | None, counts: Tensor) -> dict[str, Tensor | float]:
@@ -98,3 +109,20 @@ class ArrivingClasses(FederatedCallback):
         shares = task_confusion(counts, streams.class_task, num_tasks)
         log_figure(trainer, "tasks/confusion", task_confusion_table(shares, progress.task), round)
         log_figure(trainer, "tasks/classes", classes_after_tasks(self._class_table.T, class_names(module)), round)
+
+
+def _share_classes(module: FederatedModule) -> bool:
+    """Whether a model can be right on tasks that it has not learned, and the test set is evaluated: in domains."""
+    arrives = module.data.tasks is not None and module.data.tasks.global_model and module.data.evaluation.monitors_test
+    return arrives and module.data.class_streams.class_task is None
+
+
+def _log_ahead(trainer: Trainer, module: FederatedModule, tasks: Sequence[int], round: int) -> None:
+    data = module.data
+    ahead = torch.full((data.class_streams.num_tasks,), float("nan"), dtype=torch.float64)
+    for task in tasks:
+        of_task = (data.class_streams.test_task == task).nonzero().flatten()
+        inputs, targets = data.evaluation.samples_at(of_task, "test")
+        predicted = predict_in_batches(module.net, data.eval_batch_size, inputs).argmax(dim=1)
+        ahead[task] = (predicted == targets).double().mean()
+    log_tensors(trainer, {"tasks/ahead": ahead}, round)

@@ -35,7 +35,7 @@ def report(
         width: of the figures in inches: 3.25 is a column of ICML or CVPR, 5.5 the text of NeurIPS, 6.75 both columns of ICML.
         rounds: rounds of the heatmaps of clients, such as [1,2000,4000]; by default the last measured.
         forgetting: more definitions of forgetting for a table of their own, such as chaudhry,mammoth: names of
-            fl_lightning.forgetting.DEFINITIONS that need no other net.
+            fl_lightning.forgetting.DEFINITIONS that need no other run.
 
     Raises:
         FileNotFoundError: if a folder is missing or has no run that can be read.

@@ -22,6 +22,7 @@ _NEEDED: dict[Matrix, str] = {
     "tasks": "tasks that were learned one after another: set data.tasks",
 }
 
+_AHEAD = "accuracies on tasks before they are learned: set data.tasks to DomainStream, and data.monitor_test"
 _CHANGES = {"local": "clients/local_change", "losses": "clients/loss_increase"}
 
 
@@ -29,11 +30,11 @@ def definitions_named(names: str) -> list[str]:
     """The definitions in ``chaudhry,flashback``.
 
     Raises:
-        ValueError: naming one that is unknown, or needs another net, which no run has.
+        ValueError: naming one that is unknown, or needs another run.
     """
     found = [name.strip() for name in names.split(",")]
     for name in found:
-        check_choice("--forgetting", name, [name for name, one in DEFINITIONS.items() if not one.reference])
+        check_choice("--forgetting", name, [name for name, one in DEFINITIONS.items() if one.reference != "joint"])
     return list(dict.fromkeys(found))
 
 
@@ -55,14 +56,15 @@ def missing_matrices(study: Study, names: Sequence[str]) -> list[str]:
     """A remark for each definition that no run has measured."""
     logs = [run.log for group in study.finished for run in group.runs]
     missing = [name for name in names if all(np.isnan(score_of(log, DEFINITIONS[name])) for log in logs)]
-    return [f"--forgetting has {name}, but no run measured {_NEEDED[DEFINITIONS[name].matrix]}" for name in missing]
+    needed = {name: _AHEAD if DEFINITIONS[name].reference else _NEEDED[DEFINITIONS[name].matrix] for name in missing}
+    return [f"--forgetting has {name}, but no run measured {what}" for name, what in needed.items()]
 
 
 def score_of(log: Log, definition: Definition) -> float:
     """A definition's score of one run, with the sign of :meth:`Definition.shown`; NaN where the run lacks the matrix.
 
     Definitions on one round are the mean over the measured rounds without the first, as the report's other tables; those on
-    tasks the mean over the clients that learned two or more.
+    tasks the mean over the clients that learned two or more. The net that a run begins with is the untrained one.
     """
     if definition.matrix in ("clients", "local", "losses"):
         changes = _client_changes(log) if definition.matrix == "clients" else _logged_changes(log, _CHANGES[definition.matrix])
@@ -72,7 +74,19 @@ def score_of(log: Log, definition: Definition) -> float:
         accuracies = _class_accuracies(log)
         return definition.shown(accuracies) if len(accuracies) > 1 else float("nan")
     tables = [table for table in _task_tables(log) if len(table) > 1]
+    if definition.reference:
+        return _against_untrained(log, definition, tables)
     return float(np.mean([definition.shown(table) for table in tables])) if tables else float("nan")
+
+
+def _against_untrained(log: Log, definition: Definition, tables: Sequence[Tensor]) -> float:
+    ahead = log.tensors.get("tasks/ahead", {})
+    if not tables or 0 not in ahead:
+        return float("nan")
+    table = tables[0]
+    before = np.fmax.reduce([accuracies for round, accuracies in ahead.items() if round > 0])  # fmax: each has one number
+    table.diagonal(1).copy_(torch.from_numpy(before[1 : len(table)]))
+    return definition.shown(table, torch.from_numpy(ahead[0][: len(table)]))
 
 
 def _spread(scores: Sequence[float]) -> Spread:

@@ -39,6 +39,7 @@ TENSORS = {
     "label_counts/clients": (2,),
     "tasks/table": (2,),
     "tasks/client_tables": (3,),
+    "tasks/ahead": (1,),
     "tasks/class_table": (2,),
     "tasks/counts": (2,),
     "tasks/class_task": (1,),

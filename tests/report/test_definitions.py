@@ -2,9 +2,11 @@
 
 import csv
 import math
+import re
 
 import pytest
 from recorded import RecordWriter
+from written_pages import DOCS
 
 from fl_lightning.report.commands import report
 
@@ -68,13 +70,44 @@ def test_the_table_of_a_global_model_that_is_cut_off(write_run, tmp_path):
     assert [float(row["chaudhry_mean"]) for row in cells(tmp_path / "report")] == [0.5]
 
 
+def test_forward_transfer_of_a_run(write_run, tmp_path):
+    """((.5 - .25) + (.25 - .5)) / 2, and of the run that ended a task earlier .5 - .25."""
+    nan = math.nan
+    for name, rows in (("FedAvg", 3), ("FedProx", 2)):
+        folder = write_run(name, {1: 0.25}, metric="tasks/accuracy", model=name)
+        with RecordWriter(folder) as more:
+            more.add_tensor("tasks/ahead", [0.0, 0.25, 0.5], 0)
+            more.add_tensor("tasks/ahead", [nan, 0.5, nan], 1)
+            more.add_tensor("tasks/ahead", [nan, nan, 0.25], 2)
+            table = [[0.75, nan, nan], [0.25, 1.0, nan], [0.5, 0.5, 0.5]]
+            more.add_tensor("tasks/table", [*table[:rows], *[[nan] * 3] * (3 - rows)], 3)
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="forward_transfer,gem")
+    assert sorted(float(row["forward_transfer_mean"]) for row in cells(tmp_path / "report")) == [0.0, 0.25]
+
+
 def test_what_no_run_measured_is_named(write_run, tmp_path, capsys):
     write_run("short", {1: 0.25, 2: 0.5})
-    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,client,gem")
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,client,gem,forward_transfer")
     said = capsys.readouterr().err
-    for name, key in (("flashback", "data.monitor_test"), ("client", "callbacks.client_forgetting"), ("gem", "data.tasks")):
+    keys = ("data.monitor_test", "callbacks.client_forgetting", "data.tasks", "data.tasks to DomainStream")
+    for name, key in zip(("flashback", "client", "gem", "forward_transfer"), keys, strict=True):
         assert f"--forgetting has {name}, but no run measured" in said
         assert key in said
+
+
+def test_intransigence_of_two_runs_as_the_page_computes_it(tmp_path, monkeypatch, capsys):
+    """The diagonals are (.75, .5) and (1, .75)."""
+    for name, table in (
+        ("digits_classes", [[0.75, math.nan], [0.25, 0.5]]),
+        ("digits_classes_joint", [[1.0, math.nan], [1.0, 0.75]]),
+    ):
+        with RecordWriter(tmp_path / "runs" / name / "version_0") as more:
+            more.add_tensor("tasks/table", [[0.5, math.nan], [math.nan, math.nan]], 1)
+            more.add_tensor("tasks/table", table, 2)
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```py\n(.*?)```", (DOCS / "how_forgetting_is_measured.md").read_text(), re.DOTALL)
+    exec(code, {})
+    assert "0.2500" in capsys.readouterr().out
 
 
 def test_a_definition_that_needs_another_net_is_refused(tmp_path):

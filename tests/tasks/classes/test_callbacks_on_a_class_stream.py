@@ -104,15 +104,45 @@ def test_domains_have_a_table_and_no_confusion(arriving):
     data = arriving.new_data(DomainStream())
     data.source = Domains()
     newest = Newest()
-    net = arriving.new_net()
-    net.classifier = torch.nn.Linear(3, 3).double()
-    trained = arriving.train(ClassLearner, data, net, callbacks=[ArrivingClasses(), newest])
+    trained = arriving.train(ClassLearner, data, arriving.new_net(3), callbacks=[ArrivingClasses(), newest])
     assert trained.tasks.is_over
     assert newest.after[4].keys() == {
         *(f"tasks/{name}" for name in ("accuracy", "average_incremental_accuracy", "forgetting", "backward_transfer")),
         "task_accuracy/01",
         "task_accuracy/02",
     }
+
+
+def test_accuracy_on_domains_before_they_are_learned(arriving, tmp_path):
+    """In round 0 on both, after the first on the second, counted in plain Python; the run's bits do not change."""
+    predictions = {}
+
+    class Predictions(FederatedCallback):
+        def predict(self, module, round):
+            test = module.data.test_set
+            predictions[round] = module.net.eval()(test.inputs).argmax(dim=1) == test.targets
+
+        def on_train_start(self, trainer, module):
+            self.predict(module, 0)
+
+        def on_aggregate_end(self, trainer, module, round):
+            self.predict(module, round)
+
+    weights = []
+    for callbacks in ([Predictions(), ArrivingClasses()], []):
+        data, net = arriving.new_data(DomainStream()), arriving.new_net(3)
+        data.source = Domains()
+        logger = TensorBoardLogger(tmp_path, name="", version="") if callbacks else False
+        trained = arriving.train(ClassLearner, data, net, callbacks=callbacks, logger=logger)
+        weights.append(torch.cat([weight.flatten() for weight in trained.net.parameters()]))
+    assert weights[0].equal(weights[1])
+    ahead = read_log(tmp_path).tensors["tasks/ahead"]
+    of_y = torch.arange(30) % 6 >= 3  # of the 30 test samples
+    shares = {round: [right[~of_y].double().mean(), right[of_y].double().mean()] for round, right in predictions.items()}
+    assert ahead.keys() == {0, 2}
+    assert ahead[0].tolist() == pytest.approx(torch.tensor(shares[0]).tolist())
+    assert math.isnan(ahead[2][0])
+    assert ahead[2][1] == pytest.approx(float(shares[2][1]))
 
 
 @pytest.mark.slow
