@@ -15,7 +15,8 @@ import torch.nn.functional as F
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import FedAvg, FederatedModule, losses, methods, models, privacy, robustness, tasks
+from fl_lightning import FedAvg, FederatedModule, callbacks, losses, methods, models, privacy, robustness, tasks
+from fl_lightning.callbacks.probe import Probe
 from fl_lightning.data import FederatedDataModule, availability, client_sampler, partitions
 from fl_lightning.engines.engine_choice import EngineName
 from fl_lightning.protocol import Learner
@@ -235,6 +236,10 @@ def test_every_method_has_a_row_of_what_has_been_shown(monkeypatch):
     rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", page, re.MULTILINE))
     learners = {name for name in tasks.__all__ if issubclass(getattr(tasks, name), Learner)}
     assert {*methods.__all__, "FedWeIT"} | learners - {"TaskLearner", "ClassLearner", "WeightedTransfer"} <= rows.keys()
+    probes = {
+        name for name in callbacks.__all__ if isinstance(kind := getattr(callbacks, name), type) and issubclass(kind, Probe)
+    }
+    assert probes <= rows.keys() | {"CCVR"}  # whose row says that it is a callback
     for row in rows.values():
         for path in re.findall(r"`(tests/[\w/.]+)`", row):
             assert (ROOT / path).is_file(), path
