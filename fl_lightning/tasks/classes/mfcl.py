@@ -7,6 +7,7 @@ statistics twice. Head and body have one optimizer. Generator and teacher are se
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
@@ -23,11 +24,11 @@ from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.generator import Generator, draw_noise
 from fl_lightning.tasks.classes.learner import ClassArguments
+from fl_lightning.tasks.classes.moments import Moments, forward_with_moments
 
 _CONTENT_TEMPERATURE = 1000.0  # of the authors' code; it makes the term nearly constant
 _VARIANCE_FLOOR = 1e-8
 _GENERATOR_RATE = 1e-3
-_Batches = list[tuple[nn.Module, Tensor]]  # BatchNorm layers and what they got
 
 
 class MFCL(DistillingLearner):
@@ -179,27 +180,19 @@ class MFCL(DistillingLearner):
             teacher: the global model, frozen and in evaluation mode.
             images: (B, channels, height, width).
         """
-        received: _Batches = []
-        hooks = [
-            layer.register_forward_pre_hook(lambda layer, inputs: received.append((layer, inputs[0])))
-            for layer in teacher.modules()
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
-        ]
-        logits = teacher(images)[:, : self.arrived.num_seen]
-        for hook in hooks:
-            hook.remove()
+        outputs, moments = forward_with_moments(teacher, images)
+        logits = outputs[:, : self.arrived.num_seen]
         content = F.cross_entropy(logits / _CONTENT_TEMPERATURE, logits.argmax(dim=1))
         balance = class_imbalance(logits) if logits.shape[1] > 1 else 0.0
         terms = self.content_weight * content + self.balance_weight * balance + self.smoothness_weight * roughness(images)
-        return terms + self.statistics_weight * _statistics(received) if received else terms
+        return terms + self.statistics_weight * _divergence(moments) if moments else terms
 
 
-def _statistics(received: _Batches) -> Tensor:
+def _divergence(moments: Sequence[Moments]) -> Tensor:
     """Mean over BatchNorm layers of the distance of the batch's moments from the running ones."""
-    divergences = []
-    for layer, inputs in received:
-        over = [dim for dim in range(inputs.ndim) if dim != 1]
-        mean, variance = inputs.mean(dim=over), inputs.var(dim=over, correction=0) + _VARIANCE_FLOOR
-        running_mean, running_variance = layer.get_buffer("running_mean"), layer.get_buffer("running_var") + _VARIANCE_FLOOR
-        divergences.append(gaussian_divergence(mean, variance, running_mean, running_variance))
-    return torch.stack(divergences).mean()
+    return torch.stack(
+        [
+            gaussian_divergence(of.mean, of.variance + _VARIANCE_FLOOR, of.running_mean, of.running_variance + _VARIANCE_FLOOR)
+            for of in moments
+        ]
+    ).mean()
