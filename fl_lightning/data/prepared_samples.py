@@ -78,6 +78,16 @@ class Preparation:
         """Inputs in the shape of those for training, without randomness."""
         return self.normalise(self._without_chance(inputs))
 
+    def of_unit_images(self, images: Tensor, keys: Tensor, counters: Tensor) -> Tensor:
+        """Generated images of the stored shape, in [0, 1], changed as in local steps and normalised; with gradient.
+
+        Args:
+            images: (M * B, channels, height, width). Stored floats are taken to be in [0, 1], too.
+            keys, counters: as in :meth:`augmented`.
+        """
+        changed = self.augmented(images, keys, counters) if self.augment else images
+        return self.normalise(changed * 255 if self._example.dtype == torch.uint8 else changed)
+
     def normalise(self, inputs: NetInputs) -> NetInputs:
         """Augmented inputs as the net takes them: images in units of ``std`` about ``mean``; whole numbers unchanged."""
         return tree_map(lambda part: normalise(part, self._scale, self.dtype), inputs)

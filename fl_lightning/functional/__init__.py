@@ -29,7 +29,13 @@ from fl_lightning.functional.forgetting import (
     mean_round_forgetting,
     round_forgetting,
 )
-from fl_lightning.functional.generator_losses import class_imbalance, gaussian_divergence, roughness
+from fl_lightning.functional.generator_losses import (
+    boundary_loss,
+    class_imbalance,
+    gaussian_divergence,
+    moment_distance,
+    roughness,
+)
 from fl_lightning.functional.gradient_compensation import gradient_compensation
 from fl_lightning.functional.heterogeneity import Heterogeneity, heterogeneity
 from fl_lightning.functional.losses import (
@@ -64,6 +70,7 @@ __all__ = [
     "average_incremental_accuracy",
     "backward_transfer",
     "balanced_class_weights",
+    "boundary_loss",
     "calibrated_cross_entropy",
     "class_imbalance",
     "class_partition",
@@ -94,6 +101,7 @@ __all__ = [
     "matched_parts",
     "mean_round_forgetting",
     "model_contrastive_loss",
+    "moment_distance",
     "not_true_distillation",
     "old_and_new_accuracy",
     "owner_partition",

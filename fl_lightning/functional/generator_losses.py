@@ -2,14 +2,20 @@
 
 S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Approach to Mitigate Catastrophic Forgetting in
 Federated Class Incremental Learning for Vision Tasks (MFCL). NeurIPS 2023. arXiv 2311.07784.
+J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation. ICCV 2023.
+arXiv 2303.06937: :func:`moment_distance` and :func:`boundary_loss`.
 """
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl_lightning.functional.distillation import ensemble_distillation
+
+Boundary = Literal["agree", "disagree"]
 _SMOOTH = 5  # pixels of the kernel's side
 
 
@@ -45,6 +51,43 @@ def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, othe
     """
     ratio = (other_variance + (other_mean - mean).square()) / variance
     return ((variance / other_variance).log() - 1 + ratio).mean() / 2
+
+
+def moment_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
+    """``|v - v'|_2 + |m - m'|_2`` over channels: the distance of a batch's moments from the running ones in TARGET.
+
+    Args:
+        mean, variance: (channels,), of the batch.
+        other_mean, other_variance: of the layer.
+
+    Example::
+
+        >>> zero, one = torch.zeros(2), torch.ones(2)
+        >>> moment_distance(torch.tensor([3.0, 4.0]), one, zero, one)
+        tensor(5.)
+    """
+    return torch.linalg.vector_norm(variance - other_variance) + torch.linalg.vector_norm(mean - other_mean)
+
+
+def boundary_loss(student_logits: Tensor, teacher_logits: Tensor, boundary: Boundary = "agree") -> Tensor:
+    """``-mean_b [mask_b KL(p_b || q_b)]``, p of the teacher and q of the student: low where a student can still learn.
+
+    Args:
+        student_logits, teacher_logits: (B, C).
+        boundary: the samples in the mask: ``agree``, those with the same class by both models, as in TARGET's code, or
+            ``disagree``, the others, as in its paper.
+
+    Example::
+
+        >>> student, teacher = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]]).log()
+        >>> boundary_loss(student, teacher)  # 3/4 log 3/2 + 1/4 log 1/2, of the same class
+        tensor(-0.1308)
+        >>> boundary_loss(student, teacher, "disagree")
+        tensor(-0.)
+    """
+    agrees = student_logits.argmax(dim=1) == teacher_logits.argmax(dim=1)
+    divergence = ensemble_distillation(student_logits, teacher_logits[None], reduction="none")
+    return -(divergence * (agrees == (boundary == "agree"))).mean()
 
 
 def roughness(images: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.mfcl import MFCL
 from fl_lightning.tasks.classes.replay import Replay
+from fl_lightning.tasks.classes.target import TARGET
 from fl_lightning.tasks.ewc import EWC
 from fl_lightning.tasks.fedweit import FedWeIT
 from fl_lightning.tasks.former_names import present_form
@@ -28,6 +29,7 @@ __all__ = [
     "GLFC",
     "L2SP",
     "MFCL",
+    "TARGET",
     "ClassArguments",
     "ClassLearner",
     "ClassStream",

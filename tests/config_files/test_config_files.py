@@ -311,7 +311,7 @@ def test_the_authors_tasks_of_noniid50(parser):
             assert sorted(labels[held].tolist()) == sorted(4 * classes[5 * index : 5 * index + 5].tolist()), (client, position)
 
 
-@pytest.mark.parametrize("name", ["cifar100_classes_joint.yaml", "cifar100_classes_mfcl.yaml"])
+@pytest.mark.parametrize("name", ["cifar100_classes_joint.yaml", "cifar100_classes_mfcl.yaml", "cifar100_classes_target.yaml"])
 def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     """On blank images: 10 tasks of 10 classes for 10 clients, and a net with a row for each of 100."""
     config = parser.parse_args(["--config", name])
@@ -350,7 +350,7 @@ def test_names_are_unique():
 METHODS = {  # a row of each table of settings of methods, as a row and the settings
     "mnist_tasks_fedavg": "tasks_apd tasks_ewc tasks_fedcurv tasks_fedprox tasks_fedweit tasks_stable_sgd",
     "cifar100_classes_fedavg": (
-        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lwf classes_mfcl classes_replay"
+        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lwf classes_mfcl classes_replay classes_target"
     ),
     "flashback_cifar10_beta_0.1_fedavg": "fedntd flashback moon",
 }

@@ -1,4 +1,4 @@
-"""MFCL's generator: images from noise, as a net takes them."""
+"""The generators of MFCL and TARGET: images from noise."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _WIDTH = 128  # channels
-# The authors' code gives .8 as the third argument of BatchNorm's, which is eps.
-_EPS = 0.8
 
 
 class Generator(nn.Module):
@@ -22,16 +20,17 @@ class Generator(nn.Module):
         noise: dimensions of the noise.
     """
 
+    eps = 0.8  # of the blocks' BatchNorm: MFCL's code gives .8 as its third argument, which is eps
+    has_bias = True  # of the blocks' convolutions
+
     def __init__(self, input_shape: Sequence[int], noise: int = 1000) -> None:
         super().__init__()
         channels, *self.size = input_shape
         self.start = [-(-side // 4) for side in self.size]
         self.linear = nn.Linear(noise, _WIDTH * self.start[0] * self.start[1])
         self.normalise = nn.BatchNorm2d(_WIDTH)
-        self.first, self.second = _block(_WIDTH, _WIDTH), _block(_WIDTH, _WIDTH // 2)
-        self.last = nn.Sequential(
-            nn.Conv2d(_WIDTH // 2, channels, 3, padding=1), nn.Tanh(), nn.BatchNorm2d(channels, affine=False)
-        )
+        self.first, self.second = self._block(_WIDTH), self._block(_WIDTH // 2)
+        self.last = nn.Sequential(nn.Conv2d(_WIDTH // 2, channels, 3, padding=1), *self._ending(channels))
 
     def forward(self, noise: Tensor) -> Tensor:
         maps = self.normalise(self.linear(noise).view(-1, _WIDTH, *self.start))
@@ -40,15 +39,34 @@ class Generator(nn.Module):
         height, width = self.size
         return self.last(maps)[..., :height, :width]
 
+    def _block(self, outputs: int) -> nn.Sequential:
+        convolution = nn.Conv2d(_WIDTH, outputs, 3, padding=1, bias=self.has_bias)
+        return nn.Sequential(convolution, nn.BatchNorm2d(outputs, self.eps), nn.LeakyReLU(0.2, inplace=True))
+
+    def _ending(self, channels: int) -> tuple[nn.Module, ...]:
+        return nn.Tanh(), nn.BatchNorm2d(channels, affine=False)
+
+
+class UnitGenerator(Generator):
+    """TARGET's: images in [0, 1] by a sigmoid, blocks without biases; 2,328,899 parameters for CIFAR.
+
+    Args:
+        input_shape: (channels, height, width).
+        noise: dimensions of the noise.
+    """
+
+    eps = 1e-5
+    has_bias = False
+
+    def __init__(self, input_shape: Sequence[int], noise: int = 256) -> None:
+        super().__init__(input_shape, noise)
+
+    def _ending(self, channels: int) -> tuple[nn.Module, ...]:
+        return (nn.Sigmoid(),)
+
 
 def draw_noise(count: int, generator: nn.Module, stream: torch.Generator) -> Tensor:
     """(count, noise) normal values for a generator, the same on every device."""
     linear = generator.get_submodule("linear")
     weight = linear.get_parameter("weight")
     return torch.randn(count, weight.shape[1], generator=stream, dtype=torch.float64).to(weight)
-
-
-def _block(channels: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, outputs, 3, padding=1), nn.BatchNorm2d(outputs, _EPS), nn.LeakyReLU(0.2, inplace=True)
-    )

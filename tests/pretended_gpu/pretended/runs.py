@@ -38,6 +38,7 @@ NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 OF_LEARNERS: dict[str, dict[str, Any]] = {
     **{name: {"memory": 4} for name in ("ICaRL", "GLFC", "Replay")},
     "MFCL": {"generator_steps": 2, "generator_batch": 8, "noise": 8},
+    "TARGET": {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 8, "generated": 4, "student_steps": 2, "student_rate": 0.01},
 }
 
 

@@ -9,6 +9,7 @@ from fl_lightning.protocol import predict_in_batches
 from fl_lightning.tasks import (
     GLFC,
     MFCL,
+    TARGET,
     ClassLearner,
     ICaRL,
     LwF,
@@ -27,6 +28,7 @@ METHODS = {
     ICaRL: {"memory": 8},
     GLFC: {"memory": 8},
     MFCL: {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3},
+    TARGET: {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2, "student_rate": 0.01},
 }
 methods = pytest.mark.parametrize(
     "method",

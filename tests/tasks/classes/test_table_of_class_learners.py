@@ -22,6 +22,8 @@ from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream
 
 SMALL = {"MFCL": {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3}}
+SMALL["TARGET"] = {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2}
+SMALL["TARGET"]["student_rate"] = 0.01
 SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL", "GLFC")}
 LEARNERS = {name: kind for name, kind in vars(learners).items() if name in learners.__all__ and kind is not ClassLearner}
 LEARNERS = {"ClassLearner": ClassLearner, **{k: v for k, v in LEARNERS.items() if issubclass(v, ClassLearner)}}
@@ -58,7 +60,7 @@ def test_nothing_public_is_left_out():
     others = {"CrossEntropy", "Loss", "TokenCrossEntropy"}
     assert {type(s["loss"]).__name__ for s in settings if "loss" in s} | others == set(losses.__all__)
     assert {"sequential", *(s["engine"] for s in settings if "engine" in s)} == set(ENGINES)
-    assert {"ServerEWC", "LwF", "Replay", "ICaRL", "GLFC", "MFCL"} < set(LEARNERS)
+    assert {"ServerEWC", "LwF", "Replay", "ICaRL", "GLFC", "MFCL", "TARGET"} < set(LEARNERS)
 
 
 class Began(FederatedCallback):

@@ -1,0 +1,162 @@
+"""TARGET: the server synthesises images of all classes seen from only the model, and clients distil on these.
+
+J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation. ICCV 2023.
+arXiv 2303.06937; weights and nets of the authors' code for CIFAR-100. Departures:
+
+- The code has 10 rounds of synthesis on CIFAR-100, fewer than its warm-up of 20, so its student is never trained and its
+  boundary term is 0. Here 32 rounds follow the warm-up, and only their images are stored. The boundary term begins after the
+  warm-up, in the code one round earlier.
+- The boundary term is on samples whose class teacher and student agree on, as in the code; in the paper, and with ``boundary:
+  disagree``, on the others.
+- Clients go through all images, over and over; in the code an epoch ends with the shorter of two loaders.
+- Images are augmented as the data are, and rounded to 8 bits, where the code cuts the fraction off.
+- Images and teacher are sent in every round, as clients keep nothing.
+"""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.checks import check_choice, check_range
+from fl_lightning.functional import soft_cross_entropy
+from fl_lightning.functional.generator_losses import Boundary
+from fl_lightning.functional.random_streams import stream_seed, torch_stream
+from fl_lightning.protocol import Batch, Client, Needs
+from fl_lightning.tasks.classes.distilling import DistillingLearner
+from fl_lightning.tasks.classes.learner import ClassArguments
+from fl_lightning.tasks.classes.synthesis import Meta, Synthesis, SynthesisPlan, cycled_order
+
+
+class TARGET(DistillingLearner):
+    """The loss on real samples plus ``alpha * -sum_{c<o} p_c log q_c`` on synthesised ones, at temperature T_d, from the second
+    task on. p are the predictions of the global model at the end of the previous task for the o old classes.
+
+    No sample is kept. At a task's end the server trains a new generator against the global model: in each round of synthesis a
+    copy of the generator takes a few steps on one batch of noise, also trained, with losses on the predicted classes,
+    BatchNorm's statistics and the boundary between the global model and a student, which learns from the images stored so far.
+
+    Args:
+        distillation: alpha, at least 0; 0 is fine-tuning exactly, without synthesis.
+        temperature: T_d, above 0.
+        generated: synthesised samples in a local step, at least 1.
+        warm_up: rounds of synthesis before the student learns, at least 0.
+        kept_rounds: rounds after them, whose images are stored, at least 1.
+        synthesis_batch: images in a round, at least 2.
+        generator_steps: g, steps of a round, at least 1.
+        generator_rate: learning rate of these steps, above 0; the meta step has g times it.
+        meta: the generator's step after a round: along the sum of the copy's gradients (``maml``, first order), or 67 times the
+            way that the copy has gone (``reptile``).
+        class_weight, statistics_weight, boundary_weight: w_ce, w_bn and w_adv, at least 0.
+        boundary: samples in the boundary term: those on whose class teacher and student ``agree``, or those on which they
+            ``disagree``.
+        student_steps: steps of the student in a round, at least 1.
+        student_rate: its learning rate, above 0. The code's .2 is for nets with BatchNorm; others need a lower one.
+        student_temperature: of its distillation, above 0.
+
+    Raises:
+        ValueError: if a value is out of range, or the data are not images.
+        FloatingPointError: at the end of a task, if the synthesis is not finite.
+    """
+
+    needs = DistillingLearner.needs | Needs(other_samples=True)
+
+    synthesised: Tensor
+    """uint8 (``kept_rounds * synthesis_batch``, channels, height, width), images as stored."""
+
+    def __init__(
+        self,
+        distillation: float = 25.0,
+        temperature: float = 2.0,
+        generated: int = 500,
+        warm_up: int = 20,
+        kept_rounds: int = 32,
+        synthesis_batch: int = 256,
+        generator_steps: int = 10,
+        generator_rate: float = 2e-3,
+        meta: Meta = "maml",
+        class_weight: float = 0.5,
+        statistics_weight: float = 10.0,
+        boundary_weight: float = 1.0,
+        boundary: Boundary = "agree",
+        student_steps: int = 400,
+        student_rate: float = 0.2,
+        student_temperature: float = 20.0,
+        **common: Unpack[ClassArguments],
+    ) -> None:
+        super().__init__(distillation=distillation, **common)
+        self.temperature, self.generated = temperature, generated
+        self.plan = SynthesisPlan(
+            warm_up=warm_up,
+            kept_rounds=kept_rounds,
+            synthesis_batch=synthesis_batch,
+            generator_steps=generator_steps,
+            generator_rate=generator_rate,
+            meta=meta,
+            class_weight=class_weight,
+            statistics_weight=statistics_weight,
+            boundary_weight=boundary_weight,
+            boundary=boundary,
+            student_steps=student_steps,
+            student_rate=student_rate,
+            student_temperature=student_temperature,
+        )
+        check_range("model.tasks.temperature", temperature, above=0, hint="the paper uses 2")
+        check_range("model.tasks.generated", generated, at_least=1)
+        check_range("model.tasks.synthesis_batch", synthesis_batch, at_least=2, hint="BatchNorm needs two")
+        check_choice("model.tasks.meta", meta, Meta)
+        check_choice("model.tasks.boundary", boundary, Boundary)
+        for name in ("generator_rate", "student_rate", "student_temperature"):
+            check_range(f"model.tasks.{name}", getattr(self.plan, name), above=0)
+        for name in ("kept_rounds", "generator_steps", "student_steps"):
+            check_range(f"model.tasks.{name}", getattr(self.plan, name), at_least=1)
+        for name in ("warm_up", "class_weight", "statistics_weight", "boundary_weight"):
+            check_range(f"model.tasks.{name}", getattr(self.plan, name), at_least=0)
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        if self.method.federation is None:
+            return
+        self._shape = tuple(self.data.samples.input_record.shape)
+        if len(self._shape) != 3:
+            raise ValueError(
+                f"data.source gives inputs of shape {self._shape}, but TARGET makes images: choose another learner"
+            )
+        images = torch.zeros(self.plan.kept_rounds * self.plan.synthesis_batch, *self._shape, dtype=torch.uint8)
+        self.register_buffer("synthesised", images.to(next(self.method.net.parameters()).device))
+
+    def broadcast(self, client: int) -> dict[str, Any]:
+        sent = super().broadcast(client)
+        return {**sent, "synthesised": {"images": self.synthesised}} if sent else {}
+
+    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
+        carry = super().begin_visit(net, client)
+        if "synthesised" not in client.broadcast:
+            return carry
+        address, steps = (self.method.seed, client.round, client.index), client.num_steps
+        images, stream = client.broadcast["synthesised"]["images"], torch_stream(*address, "order of synthesised images")
+        order = cycled_order(len(images), steps * self.generated, stream).view(steps, self.generated)
+        key = stream_seed(*address, "augmentation of synthesised images")
+        return {**carry, "synthesised": {"order": order.to(images.device), "key": torch.tensor([key], device=images.device)}}
+
+    def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
+        losses = super().client_loss(net, batch, client)
+        if "synthesised" not in client.carry:
+            return losses
+        drawn, preparation, old = client.carry["synthesised"], self.data.preparation, slice(self.arrived.num_old)
+        step = torch.as_tensor(client.step, device=batch.targets.device)
+        rows = drawn["order"].index_select(0, step[None])[0]
+        counters = step * self.generated + torch.arange(self.generated, device=rows.device)
+        images = client.broadcast["synthesised"]["images"][rows].to(preparation.dtype) / 255
+        inputs = preparation.of_unit_images(images, drawn["key"], counters[None])
+        said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(inputs))
+        return losses + self.distillation * soft_cross_entropy(net(inputs)[:, old], said[:, old], self.temperature)
+
+    def end_task(self) -> None:
+        super().end_task()
+        if self.distillation == 0:
+            return
+        synthesis = Synthesis(
+            self.plan, self.method.net, self.arrived.num_seen, self._shape, self.data.preparation, self.method.seed, self.task
+        )
+        self.synthesised.copy_(synthesis.run())
