@@ -240,6 +240,8 @@ def test_every_method_has_a_row_of_what_has_been_shown(monkeypatch):
         name for name in callbacks.__all__ if isinstance(kind := getattr(callbacks, name), type) and issubclass(kind, Probe)
     }
     assert probes <= rows.keys() | {"CCVR"}  # whose row says that it is a callback
+    rules = {name for name in robustness.__all__ if issubclass(getattr(robustness, name), robustness.Aggregation)}
+    assert rules - {"Aggregation"} <= rows.keys()
     for row in rows.values():
         for path in re.findall(r"`(tests/[\w/.]+)`", row):
             assert (ROOT / path).is_file(), path
