@@ -62,8 +62,7 @@ class CCVR(HeadProbe):
         self.features, self.epochs, self.learning_rate = features, epochs, learning_rate
         self.calibrated: nn.Module | None = None
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -38,8 +38,7 @@ class ClientForgetting(FederatedCallback):
         super().__init__(every, rounds)
         self.at_sites = at_sites
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return self.chooses and not self.at_sites
 
     @property

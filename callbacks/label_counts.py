@@ -23,8 +23,7 @@ class LabelCounts(FederatedCallback):
 
     key = "callbacks.label_counts"
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return self.chooses
 
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:

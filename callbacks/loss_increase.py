@@ -51,8 +51,7 @@ class LossIncrease(FederatedCallback):
                 "only with FedReg: leave fedavg out"
             )
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return self.chooses
 
     def wants_models(self, round: int) -> bool:

@@ -54,6 +54,7 @@ class PersonalAccuracy(FederatedCallback):
     """
 
     key = "callbacks.personal_accuracy"
+    cure_at_sites = "set fine_tuning_epochs to 0"
     kept = ("_visited", "_last_visit")
 
     def __init__(
@@ -76,6 +77,9 @@ class PersonalAccuracy(FederatedCallback):
         self._visited: set[int] = set()
         self._last_visit: dict[int, float] = {}  # accuracy at the end of a client's last visit, where that was measured
         self._measured: dict[int, float] = {}  # of the present round's cohort
+
+    def reads_clients(self, module: FederatedModule) -> bool:
+        return self._tunes_everyone(module) and 0 not in (self.fine_tuning_epochs, self.fine_tuning_steps)
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         self._clients_keep_models = module.keeps_models
@@ -122,8 +126,9 @@ class PersonalAccuracy(FederatedCallback):
             log_figure(trainer, "personal/distribution", figure, round)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
-        everyone = self.fine_tune or bool(module.fine_tuned)
-        new = self._new_clients(module) if module.keeps_models or everyone else []
+        everyone = self._tunes_everyone(module)
+        at_sites = module.engine_name == "flower"  # where the samples of new clients are
+        new = self._new_clients(module) if everyone or (module.keeps_models and not at_sites) else []
         clients = list(range(module.data.num_clients)) if everyone else new
         names = self._names(module)
         if not clients or not names or 0 in (self.fine_tuning_epochs, self.fine_tuning_steps):
@@ -143,6 +148,9 @@ class PersonalAccuracy(FederatedCallback):
             for name, (key, scores) in product(names, means.items()):
                 mean = scores[name].accuracy[new].nanmean()
                 module.log_round({f"personal/{_group(module, name)}/{key}": mean}, round)
+
+    def _tunes_everyone(self, module: FederatedModule) -> bool:
+        return self.fine_tune or bool(module.fine_tuned)
 
     def _new_clients(self, module: FederatedModule) -> list[int]:
         new = sorted(set(range(module.data.num_clients)) - self._visited)

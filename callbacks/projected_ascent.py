@@ -61,8 +61,7 @@ class ProjectedAscent(FederatedCallback):
         self._others: Tensor | None = None  # w_ref, if the client is in the last round
         self._last_round = 0
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:

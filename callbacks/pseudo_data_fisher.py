@@ -56,6 +56,9 @@ class PseudoDataFisher(FederatedCallback):
                 "leave the callback out"
             )
 
+    def reads_clients(self, module: FederatedModule) -> bool:
+        return self.chooses
+
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round) or not self._cohorts:
             return

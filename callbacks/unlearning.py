@@ -41,8 +41,7 @@ class Unlearning(FederatedCallback):
         self.client, self.retrained = client, retrained
         self._retrained: State = {}
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: FederatedModule) -> bool:
         return True
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:

@@ -67,6 +67,7 @@ ORDER = (
     "digits_methods_rates",
     "digits_classes",
     "digits_classes_losses",
+    "digits_target",
     "digits_density",
     "digits_schedule",
     "text_chapters",

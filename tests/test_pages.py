@@ -71,7 +71,7 @@ def test_pages_that_run_elsewhere():
         text = (ROOT / "tests" / file).read_text()
         assert f"def {name}(" in text, test
         assert file == "test_site.py" or f'"{page.removeprefix("docs/")}"' in text, test
-        shown = [block for block in blocks(page) if block.language not in ("python", "yaml", "toml", "math")]
+        shown = [block for block in blocks(page) if block.language not in ("python", "py", "yaml", "toml", "math")]
         programs = {program for block in shown for program, *_ in commands(block.script)}
         flower = {"flower-superlink", "flower-supernode", "flwr", "ssh-keygen"}
         assert programs <= {"fl-lightning", "pip", "python3", "tensorboard", *flower}, page

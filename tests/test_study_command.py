@@ -21,7 +21,7 @@ from scipy import stats
 
 import fl_lightning
 from fl_lightning.config_files.bundled import bundled_rows
-from fl_lightning.report.log import Curve
+from fl_lightning.report.log import Curve, Log
 from fl_lightning.report.runs import Run
 from fl_lightning.sweep.run_scalars import CHANCE, LOWEST, UNKNOWN, run_scalars
 
@@ -206,7 +206,7 @@ def test_runs_that_predict_one_class_are_named(small, results, tmp_path):
     log = {f"class_accuracy/{name}": Curve(np.array([0, 9]), np.array([0.5, last])) for name, last in zip("abcd", [0, 1, 0, 0])}
     ended = {"rounds": 9, "bytes_up": 0, "bytes_down": 0, "rounds_to_target": {}, "newest_forgetting": {}, "tasks": {}}
     ended |= {"test_accuracy": {}, "val_accuracy": {}, "personal": {}}
-    run = Run(tmp_path, {}, ended, SimpleNamespace(scalars=log, sessions=[]))
+    run = Run(tmp_path, {}, ended, Log(log))
     scalars = run_scalars(run)
     assert (scalars[CHANCE], scalars[LOWEST], scalars[UNKNOWN]) == (1.0, 0.0, 3.0)
     runs = [results("CrossEntropy", seed, test_accuracy=0.25, **{CHANCE: value}) for seed, value in ((1, 1.0), (2, 1.2))]

@@ -18,6 +18,7 @@ _WITHOUT_LIST = (
         "fl_lightning.metrics",
         "fl_lightning.export",
         "fl_lightning.functional.random_streams",
+        "fl_lightning.report.log",
     ),
     *(
         "fl_lightning.callbacks.figures",

@@ -11,7 +11,13 @@ Slots = dict[str, list[str]]  # by a tensor's name: the names of all attributes 
 
 
 def tensors_of(net: nn.Module) -> dict[str, Tensor]:
-    """All weights and buffers of a net by name, also those that a state dict leaves out, without gradient; shares memory."""
+    """All weights and buffers of a net by name, also those that a state dict leaves out, without gradient; shares memory.
+
+    Example::
+
+        >>> {name: tuple(tensor.shape) for name, tensor in tensors_of(nn.Linear(2, 3)).items()}
+        {'weight': (3, 2), 'bias': (3,)}
+    """
     return {name: tensor.detach() for name, tensor in (*net.named_parameters(), *net.named_buffers())}
 
 

@@ -69,8 +69,9 @@ def _obstacles(method: Any, trainer: Trainer) -> Iterator[str]:
         yield f"the personal models of {name} stay at the sites, where nothing is evaluated: set trainer.limit_val_batches to 0"
     for callback in round_callbacks(trainer):
         asks = any(map(callback.wants_models, range(1, trainer.max_steps + 1)))
-        key = getattr(callback, "key", type(callback).__name__)
-        if callback.reads_clients:
+        kind, key = type(callback).__name__, getattr(callback, "key", None)
+        key = kind if key is None else f"{kind} of {key}" if key == "trainer.callbacks" else key
+        if callback.reads_clients(method):
             yield f"{key} reads clients' samples or label counts, which stay at the sites: {callback.cure_at_sites}"
         if asks and method.keeps_models:
             yield f"{key} asks for the personal models of {name}, which stay at the sites: set every and clients_every to 0"

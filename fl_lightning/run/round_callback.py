@@ -15,8 +15,7 @@ class RoundCallback(Callback):
     cure_at_sites: str = "set every to 0"
     """The cure in the error of a real federation, if the callback reads clients' samples."""
 
-    @property
-    def reads_clients(self) -> bool:
+    def reads_clients(self, module: LightningModule) -> bool:
         """Whether it reads clients' samples or label counts from the data module."""
         return False
 

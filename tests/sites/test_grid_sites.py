@@ -16,7 +16,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import fl_lightning
-from fl_lightning.callbacks import ClientForgetting, LabelCounts, PerClassAccuracy
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    FeatureDrift,
+    HeadByClass,
+    LabelCounts,
+    PerClassAccuracy,
+    PersonalAccuracy,
+    PseudoDataFisher,
+)
 from fl_lightning.data import Dirichlet, FederatedDataModule, from_arrays
 from fl_lightning.engines.flower import connected
 from fl_lightning.losses import TruncatedCrossEntropy
@@ -399,6 +407,19 @@ def other_shape() -> FederatedDataModule:
             "callbacks.client_forgetting asks for the personal models of FedPer, which stay at the sites",
         ),
         ({}, {"callbacks": [LabelCounts(every=2)]}, "callbacks.label_counts reads clients' samples or label counts"),
+        (
+            {},
+            {"callbacks": [FeatureDrift(every=2)]},
+            "FeatureDrift of trainer.callbacks reads clients' samples or label counts",
+        ),
+        ({}, {"callbacks": [HeadByClass(every=2)]}, "HeadByClass of trainer.callbacks reads clients' samples or label counts"),
+        ({"name": "FedReg"}, {"callbacks": [PseudoDataFisher(every=2)]}, "PseudoDataFisher of trainer.callbacks reads"),
+        (
+            {},
+            {"callbacks": [PersonalAccuracy(fine_tune=True)]},
+            "callbacks.personal_accuracy reads .*: set fine_tuning_epochs to",
+        ),
+        ({"name": "FedBABU"}, {"callbacks": [PersonalAccuracy()]}, "callbacks.personal_accuracy reads clients' samples"),
         ({"method": {"privacy": DPSGD(noise_multiplier=1.0)}}, {}, "model.privacy draws its noise from"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_method_may_keep_less_under_every_engine(fit, toy_data, engine):
         assert state.method == {"0.weight": 3}
 
 
-class LocalOnly(FedAvg):
+class SendsNothing(FedAvg):
     """Nobody sends."""
 
     def cohort(self, round):
@@ -151,7 +151,7 @@ class LocalOnly(FedAvg):
 
 def test_local_training_may_go_on_for_more_than_ten_rounds(fit, toy_data):
     """A round in which nobody was to send is no failed round; the global weights stay."""
-    method = LocalOnly(norm_net())
+    method = SendsNothing(norm_net())
     assert fit(method, toy_data(), 12, precision="64-true").global_step == 12
     assert torch.equal(method.net[0].weight, norm_net()[0].weight)
 

@@ -4,8 +4,8 @@ J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET: Federated Class-Continual Learning
 arXiv 2303.06937; weights and nets of the authors' code for CIFAR-100. Departures:
 
 - The code has 10 rounds of synthesis on CIFAR-100, fewer than its warm-up of 20, so its student is never trained and its
-  boundary term is 0. Here 32 rounds follow the warm-up, and only their images are stored. The boundary term begins after the
-  warm-up, in the code one round earlier.
+  boundary term is 0. Here 32 rounds follow the warm-up, and only their 8,192 images are stored; the code stores 2,560. The
+  boundary term begins after the warm-up, in the code one round earlier.
 - The boundary term is on samples whose class teacher and student agree on, as in the code; in the paper, and with ``boundary:
   disagree``, on the others.
 - Clients go through all images, over and over; in the code an epoch ends with the shorter of two loaders.
