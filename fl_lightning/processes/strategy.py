@@ -143,7 +143,7 @@ class FederatedStrategy(DDPStrategy):
         if self.is_global_zero:
             sent = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
         torch.distributed.broadcast(sent, 0, group)  # pyright: ignore[reportArgumentType]
-        return checkpoint if self.is_global_zero else torch.load(BytesIO(sent.numpy().tobytes()), weights_only=True)
+        return checkpoint if self.is_global_zero else torch.load(BytesIO(sent.numpy().data), weights_only=True)
 
     def on_exception(self, exception: BaseException) -> None:
         """Tell the other processes, or raise their error if an exchange with them failed.

@@ -64,7 +64,7 @@ class GridSites(Sites):
         """Send messages, by client, and wait for the replies; warns of each client without one, in words that begin so."""
         self._say(*self._get_to_know())
         client_of = {self._nodes[client]: client for client in requests}
-        contents = {node: to_records(*to_plain(requests[client])) for node, client in client_of.items()}
+        contents = {node: self._content(requests[client]) for node, client in client_of.items()}
         waiting = self._send(kind, contents, str(round))
         problems = dict.fromkeys(client_of.keys() - waiting.values(), "its SuperNode is not connected")
         end, replies = time.monotonic() + self._deadline, dict[int, Packed]()
@@ -85,7 +85,7 @@ class GridSites(Sites):
         """Ask new nodes for their client, and hear those that were asked; returns a line for each that is refused."""
         now, connected = time.monotonic(), [*self._grid.get_node_ids()]
         if new := [node for node in connected if self._asked.get(node, now) <= now]:
-            content = to_records({"common": self._common}, {})
+            content = self._content({})
             self._questions |= self._send("query", dict.fromkeys(new, content), "settings")
             self._asked |= dict.fromkeys(new, now + _LOST)
         refusals: list[str] = []
@@ -105,6 +105,11 @@ class GridSites(Sites):
                     two = f"client {client} has two SuperNodes, and the newer one gets its messages"
                     self._say(f"{two}: see that each site has its own --client")
         return refusals
+
+    def _content(self, packed: Packed) -> RecordDict:
+        """A message, with the settings by which a site knows that it belongs to this run."""
+        numbers, arrays = to_plain(packed)
+        return to_records({**numbers, "common": self._common}, arrays)
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], group: str) -> dict[str, int]:
         """Send a message to each node; returns numbers and nodes of those that Flower took."""

@@ -15,8 +15,9 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, channels_last
-from fl_lightning.protocol import Accuracy, Evaluation, Reply, Request, pack, predict_in_batches, unpack
+from fl_lightning.protocol import Accuracy, Evaluation, Packed, Reply, Request, pack, predict_in_batches, unpack
 from fl_lightning.run.common_settings import common_settings, differences
+from fl_lightning.run.settings import Settings
 from fl_lightning.sites.link import Parcel, receive, send, socket_of
 from fl_lightning.sites.plain_values import from_plain, to_plain
 from fl_lightning.sites.site_states import SiteStates
@@ -44,27 +45,37 @@ class Site:
         self.method, self.data, self.client = method, data, client
         self._engine = SequentialEngine(method, RunContext(device, seed=method.seed))
         self._states = SiteStates(folder / "states")
+        self._common = common_settings(method, data)
 
     def answer(self, kind: str, message: Parcel) -> Parcel:
         """The reply to a message of the server.
 
         Args:
-            kind: ``query``, which compares settings, ``train``, a visit, or ``evaluate``.
-            message: without arrays and with ``common`` for a query, else a packed :class:`Request` or :class:`Evaluation`.
+            kind: ``query`` for facts of the client, ``train`` for a visit, or ``evaluate``.
+            message: has the server's settings as ``common``, and but for a query a packed :class:`Request` or
+                :class:`Evaluation`.
 
         Raises:
-            ValueError: if the message is not for this client.
+            ValueError: if a visit or an evaluation is not for this client, or of a server with other settings.
         """
-        return {"query": self._compare, "train": self._visit, "evaluate": self._evaluate}[kind](message)
+        numbers = {**message.numbers}
+        refusal = self._refusal(json.loads(numbers.pop("common")))
+        if kind == "query":
+            return Parcel(self._facts(refusal), {})
+        if refusal:  # also of a process that was started again in mid-run
+            raise ValueError(refusal)
+        return {"train": self._visit, "evaluate": self._evaluate}[kind](from_plain(numbers, message.arrays))
 
-    def _compare(self, message: Parcel) -> Parcel:
-        facts: dict[str, Any] = {"client": self.client, "num_train": self.data.num_train(self.client)}
-        if line := differences(json.loads(message.numbers["common"]), common_settings(self.method, self.data)):
-            facts["refusal"] = f"the site of client {self.client} has other settings than the server: {line}"
-        return Parcel(facts, {})
+    def _refusal(self, common: Settings) -> str:
+        line = differences(common, self._common)
+        return f"the site of client {self.client} has other settings than the server: {line}" if line else ""
 
-    def _visit(self, message: Parcel) -> Parcel:
-        request = unpack(Request, from_plain(*message))
+    def _facts(self, refusal: str) -> dict[str, Any]:
+        facts = {"client": self.client, "num_train": self.data.num_train(self.client)}
+        return {**facts, "refusal": refusal} if refusal else facts
+
+    def _visit(self, packed: Packed) -> Parcel:
+        request = unpack(Request, packed)
         self._check_client(request.client)
         stamp = request.state
         reply = self._engine.visit(replace(request, state=self._states.read(stamp)))
@@ -82,8 +93,8 @@ class Site:
         }
         return {name: tensor for name, tensor in model.items() if name not in sent or not tensor.equal(sent[name])}
 
-    def _evaluate(self, message: Parcel) -> Parcel:
-        request = unpack(Evaluation, from_plain(*message))
+    def _evaluate(self, packed: Packed) -> Parcel:
+        request = unpack(Evaluation, packed)
         self._check_client(request.client)
         inputs, targets, owner = self.data.evaluation.validation_samples([self.client])
         self._engine.load({name: tensor.to(self.method.device) for name, tensor in request.model.items()})

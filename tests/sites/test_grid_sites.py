@@ -83,9 +83,14 @@ class SomeGrid:
         if (kind, node) in self.broken:
             self._answers[number] = Message(Error(1, "the disk of the site is full"), reply_to=message)
         elif (kind, node) not in self.silent:
-            reply = self.sites[node].answer(kind, from_records(message.content))
-            self._answers[number] = Message(to_records(*reply), reply_to=message)
+            self._answers[number] = self._answer(self.sites[node], kind, message)
         return number
+
+    def _answer(self, site, kind, message):
+        try:
+            return Message(to_records(*site.answer(kind, from_records(message.content))), reply_to=message)
+        except ValueError as error:
+            return Message(Error(1, str(error)), reply_to=message)
 
     def pull_messages(self, numbers):
         return [self._answers.pop(number) for number in numbers if number in self._answers]
@@ -298,6 +303,20 @@ def test_a_site_that_comes_back_as_another_node_is_found(run, tmp_path):
     same(method, run("SCAFFOLD", data=data[1])[0])
 
 
+def test_a_site_that_comes_back_with_other_settings_is_left_out(run, tmp_path):
+    """Behind the same node, which is not asked for its settings again."""
+    grid, data = SomeGrid(sites_of("FedAvg", tmp_path)), digits(cohorts=[[0, 1, 2], [0, 1, 2]])
+
+    class OtherFolder(RoundCallback):
+        def on_round_end(self, trainer, module, round, report):
+            grid.sites[100 - 1] = Site(make("FedAvg", local_steps=2), digits(), 1, tmp_path / "1", CPU)
+
+    words = "round 2 is without client 1: the site of client 1 has other settings than the server: model.local_steps is 2, 3 at"
+    with pytest.warns(UserWarning, match=words):
+        _, reports = run("FedAvg", grid, 2, callbacks=[OtherFolder()], data=data)
+    assert [report.nonfinite for report in reports] == [[], [1]]
+
+
 def test_other_frozen_weights_at_a_site_are_refused(run, tmp_path):
     """They are not sent: sites do not read model.initial_weights, and would train another net than the server's."""
     torch.save(MLP((1, 8, 8), 10).state_dict(), tmp_path / "net.pt")
@@ -451,8 +470,10 @@ def test_all_samples_of_a_site_are_its_clients(tmp_path):
 
 def test_requests_of_other_clients_are_refused(tmp_path):
     site = Site(make("FedAvg"), digits(), 2, tmp_path, CPU)
+    numbers, arrays = to_plain(pack(Request(1, 1, seed=0)))
+    common = json.dumps(common_settings(site.method, site.data))
     with pytest.raises(ValueError, match="a request for client 1 came to the site of client 2"):
-        site.answer("train", to_plain(pack(Request(1, 1, seed=0))))
+        site.answer("train", Parcel({**numbers, "common": common}, arrays))
 
 
 def test_plain_values_are_the_same_bits():

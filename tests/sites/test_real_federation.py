@@ -38,7 +38,7 @@ METHODS = {
     "Ditto": {},
 }
 REAL_DATA = os.environ.get("FL_LIGHTNING_DATA")  # the folder of MNIST/raw; without it, that federation has digits
-# Two of four clients in round 2, whose models the other one evaluates: six messages.
+# Two of four clients in round 2; each evaluates the models of both, and the global one: six messages.
 MNIST_WITH_FORGETTING = {
     **({"source": "MNIST", "root": REAL_DATA} if REAL_DATA else {}),
     "cohorts": [[0, 1, 2, 3], [1, 2]],
