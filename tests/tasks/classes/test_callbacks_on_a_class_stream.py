@@ -234,7 +234,7 @@ def test_on_the_command_line(main, tmp_path):
             "model.tasks.memory is 5000, but no client has more than",
         ),
         (["--data.tasks.joining", "2"], "data.tasks.joining is 2 at each of 4 tasks, which leaves none of data.num_clients 5"),
-        (["--data.partition", "Natural"], "data.partition is Natural(min_samples=1), but each task of data.tasks is"),
+        (["--data.partition", "Natural"], "data.partition is Natural(min_samples=1), but each task of data.tasks has"),
         (["--model.tasks", "null"], "data.tasks is ClassStream(5 tasks), but FedAvg learns no tasks"),
     ],
 )
