@@ -18,16 +18,19 @@ TOP_LEVEL = {"fl_lightning.callbacks": "callbacks", "fl_lightning.configs": "con
 def description(readme: str, repository: str, commit: str | None) -> str:
     """The README with whole addresses in place of relative ones: of pictures as they are, of pages as they are shown.
 
-    Without the repository's address, a relative link is reduced to its text, and a picture is left out with the caption below
-    it, which it prints. The command that installs is that of the index, not of a clone.
+    Without the repository's address, a relative link is reduced to its text, and a picture with the caption below it is left
+    out, as are brackets and paragraphs that hold nothing but links. It prints how many. The command that installs is that of
+    the index, not of a clone.
     """
     readme = readme.replace("pip install -e . &&", "pip install fl-lightning &&")
     if not repository:
         captioned = re.sub(r"(^!\[[^]]*\]\((?!\w+:)[^)]*\)\n)\n[A-Z](.+\n)+", r"\1", readme, flags=re.MULTILINE)
         text, pictures = re.subn(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", captioned)
-        text, links = re.subn(r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
-        cure = "set FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME to keep them"
-        print(f"README.md on the package index: {pictures} pictures left out, {links} links reduced to their text: {cure}")
+        link = r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)"
+        text, bare = re.subn(rf"\s\({link}\)|^({link}[,.\s]+)+\n", "", text, flags=re.MULTILINE)
+        text, links = re.subn(link, r"\1", text)
+        lost = f"{pictures} pictures and {bare} lists of links left out, {links} links reduced to their text"
+        print(f"README.md on the package index: {lost}: set FL_LIGHTNING_REPOSITORY=https://github.com/OWNER/NAME to keep them")
         return text
     pictures = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/{commit}/", readme)
     return re.sub(r"(\]\()(?!\w+:|#)", rf"\1{repository}/blob/{commit}/", pictures)  # also of a picture that is a link

@@ -159,11 +159,11 @@ def _speed_text(rounds_per_second: float) -> str:
 
 
 def _scores(newest: dict[str, float], rounds: dict[str, int], now: int) -> str:
-    """The scores that exist, such as ``accuracy 0.812  forgetting 0.034``, with their round where that is not this one."""
+    """The scores that exist, such as ``accuracy 0.812  F_t 0.034``, with their round where that is not this one."""
     accuracies = [name for name in ("val/accuracy", "test/accuracy", "tasks/accuracy") if name in newest]
-    drops = [name for name in newest if name == "forgetting/round" or name.startswith("forgetting/every_")]
-    drops += [name for name in ("tasks/forgetting",) if name in newest]
-    named = {**dict.fromkeys(accuracies[:1], "accuracy"), **dict.fromkeys(drops[-1:], "forgetting")}
+    drops = [(name, "F_t") for name in newest if name == "forgetting/round" or name.startswith("forgetting/every_")]
+    drops += [(name, "F") for name in ("tasks/forgetting",) if name in newest]
+    named = dict([*((name, "accuracy") for name in accuracies[:1]), *drops[-1:]])
     ages = {name: "" if rounds[name] == now else f" after round {rounds[name]}" for name in named}
     shown = [f"{label} {newest[name]:z.3f}" for name, label in named.items()]
     if len(shown) == 2 and len(set(ages.values())) == 1 and any(ages.values()):

@@ -44,7 +44,7 @@ class Loss(ABC):
     """One value per sample from logits, targets and the client's label counts."""
 
     uses_label_counts: bool = True
-    """Whether the label counts play a part, which then are part of what an update gives away."""
+    """Whether the loss uses the label counts. If so, an update can reveal them."""
 
     needs_classes: bool = False
     """Whether targets must be class indices."""

@@ -1,6 +1,7 @@
 """Build the documentation site: ``python docs/site`` writes ``build/site/html``, which opens from the disk.
 
-A warning, such as that of a link that leads nowhere, or an asset from the internet ends it with exit code 1.
+A warning, such as that of a link that leads nowhere, or an asset from the internet ends it with exit code 1. ``--links`` visits
+the outside links instead, and ends with exit code 1 if one leads nowhere.
 """
 
 import argparse
@@ -33,12 +34,17 @@ def main() -> int:
     """Write the site; 1 if a page is at fault."""
     parser = argparse.ArgumentParser(prog="python docs/site", description="Build the documentation site.")
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder; its html/ is the site")
-    out = parser.parse_args().out
+    parser.add_argument("--links", action="store_true", help="visit the outside links instead of building")
+    arguments = parser.parse_args()
+    out = arguments.out
     for part in ("source", "doctrees", "html"):  # and not notebooks, a cache
         shutil.rmtree(out / part, ignore_errors=True)
     assemble(ROOT, out / "source")
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # notebooks call fl-lightning
     options = ["-q", "-W", "--keep-going", "-c", HERE, "-d", out / "doctrees"]
+    if arguments.links:
+        options += ["-b", "linkcheck", "-D", "nb_execution_mode=off"]
+        return build_main([str(argument) for argument in (*options, out / "source", out / "links")])
     options += ["-D", f"nb_execution_cache_path={(out / 'notebooks').resolve()}"]
     code = build_main([str(argument) for argument in (*options, out / "source", out / "html")])
     loaded = from_elsewhere(out / "html") if code == 0 else []

@@ -1,4 +1,4 @@
-"""FedVARP: the server puts the last known changes of absent clients in their place.
+"""FedVARP: the server uses the last known changes of absent clients.
 
 D. Jhunjhunwala, P. Sharma, A. Nagarkatti, G. Joshi: FedVARP: Tackling the Variance Due to Partial Client Participation in
 Federated Learning. UAI 2022. arXiv 2207.14130. Algorithm 1. Departures: the paper's server stores the last change y_k of each

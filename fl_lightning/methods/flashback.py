@@ -1,6 +1,7 @@
 """Flashback: label counts decide which teacher counts for which class, at the clients and at the server.
 
-"Flashback: Understanding and Mitigating Forgetting in Federated Learning", anonymous submission; Algorithm 1, equations 4 to 6.
+Aljahdali, Abdelmoniem, Canini, Horváth, "Flashback: Understanding and Mitigating Forgetting in Federated Learning",
+arXiv 2402.05558; Algorithm 1, equations 4 to 6.
 Algorithm 1 has one rate for clients (line 10) and server (line 21), so a decay at the clients is also one at the server. We do
 not have the appendix with the rates, so their defaults are assumptions.
 """

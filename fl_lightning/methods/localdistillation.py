@@ -1,8 +1,8 @@
 """Local distillation: clients learn from their labels and from the predictions of the model that they received.
 
-Knowledge distillation in the form of "Flashback: Understanding and Mitigating Forgetting in Federated Learning", anonymous
-submission, equation 1, whose scalar ``alpha`` Flashback replaces by label counts. The teacher is the received global model, as
-at Flashback's clients. The equation has no temperature. Departures: none; the paper states no value of ``alpha``.
+Aljahdali, Abdelmoniem, Canini, Horváth, "Flashback: Understanding and Mitigating Forgetting in Federated Learning",
+arXiv 2402.05558, equation 1, whose scalar ``alpha`` Flashback replaces by label counts. The teacher is the received global
+model, as at Flashback's clients. The equation has no temperature. Departures: none; the paper states no value of ``alpha``.
 """
 
 from typing import Unpack

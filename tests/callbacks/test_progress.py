@@ -42,13 +42,13 @@ def lines(monkeypatch, capsys):
 
 
 def test_a_short_run_prints_its_end(lines):
-    assert lines(20, 0.125) == ["Round 20/20  accuracy 0.812  forgetting 0.034  8.0 rounds/s  0:00:00 left"]
+    assert lines(20, 0.125) == ["Round 20/20  accuracy 0.812  F_t 0.034  8.0 rounds/s  0:00:00 left"]
 
 
 def test_a_line_says_speed_and_time_left(lines):
     """Half a second a round: the first line after ten seconds, then every ten; 80 rounds left take 40 s."""
     said = lines(100, 0.5)
-    assert said[0] == "Round 20/100  accuracy 0.812  forgetting 0.034  2.0 rounds/s  0:00:40 left"
+    assert said[0] == "Round 20/100  accuracy 0.812  F_t 0.034  2.0 rounds/s  0:00:40 left"
     assert [line.split()[1] for line in said] == ["20/100", "40/100", "60/100", "80/100", "100/100"]
 
 
@@ -94,10 +94,10 @@ def test_scores_are_those_of_their_round(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("rounds", "said"),
     [
-        ((6, 6), "accuracy 0.812  forgetting 0.034"),
-        ((4, 4), "accuracy 0.812  forgetting 0.034, both after round 4"),
-        ((6, 4), "accuracy 0.812  forgetting 0.034 after round 4"),
-        ((5, 4), "accuracy 0.812 after round 5  forgetting 0.034 after round 4"),
+        ((6, 6), "accuracy 0.812  F_t 0.034"),
+        ((4, 4), "accuracy 0.812  F_t 0.034, both after round 4"),
+        ((6, 4), "accuracy 0.812  F_t 0.034 after round 4"),
+        ((5, 4), "accuracy 0.812 after round 5  F_t 0.034 after round 4"),
     ],
 )
 def test_a_score_names_its_round(rounds, said):
@@ -112,7 +112,7 @@ def test_scores_of_a_test_set_that_is_measured_less_often_name_their_round(main,
     rounds = ["--data.monitor_test", "3", "--trainer.max_steps", "7"]
     code, out, error = main("fit", "--config", "digits_tce.yaml", *without, *rounds)
     assert code == 0, error
-    line = r"^Round ([1-7])/7  accuracy [\d.]+(?: +forgetting -?[\d.]+)?(?:(?:, both)? after round (\d))?"
+    line = r"^Round ([1-7])/7  accuracy [\d.]+(?: +F_t -?[\d.]+)?(?:(?:, both)? after round (\d))?"
     said = re.findall(line, out, re.MULTILINE)
     assert said == [("1", "0"), ("2", "0"), ("3", ""), ("4", "3"), ("5", "3"), ("6", ""), ("7", "")]
 
@@ -173,7 +173,7 @@ def test_a_run_into_a_file_is_not_silent(main):
     """From round to round of a real one, whose standard output is no terminal."""
     code, out, error = main("fit", "--config", "digits_tce.yaml", "--model.net", "MLP", "--trainer.max_steps", "2")
     assert code == 0, error
-    assert re.search(r"^Round 2/2  accuracy 0\.\d{3}  forgetting \d\.\d{3}  .* left$", out, re.MULTILINE)
+    assert re.search(r"^Round 2/2  accuracy 0\.\d{3}  F_t \d\.\d{3}  .* left$", out, re.MULTILINE)
 
 
 def test_early_stopping_says_why(fit, toy_data, capsys):
