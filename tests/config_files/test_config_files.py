@@ -350,7 +350,8 @@ def test_names_are_unique():
 METHODS = {  # a row of each table of settings of methods, as a row and the settings
     "mnist_tasks_fedavg": "tasks_apd tasks_ewc tasks_fedcurv tasks_fedprox tasks_fedweit tasks_stable_sgd",
     "cifar100_classes_fedavg": (
-        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lwf classes_mfcl classes_replay classes_target"
+        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lander classes_lwf classes_mfcl classes_replay "
+        "classes_target"
     ),
     "flashback_cifar10_beta_0.1_fedavg": "fedntd flashback moon",
 }
