@@ -69,7 +69,7 @@ class UnitGenerator(Generator):
 class AnchoredGenerator(UnitGenerator):
     """LANDER's: embeddings (B, width) go through BatchNorm and a linear layer to TARGET's 256 inputs.
 
-    Ten samples of a batch share a linear layer; the tenths after them have others. :meth:`redraw` takes the place of noise.
+    Ten samples of a batch share a linear layer, the next ten another. There is no noise: :meth:`redraw` draws the layers anew.
 
     Args:
         input_shape: (channels, height, width).

@@ -78,6 +78,7 @@ class TARGET(SynthesisingLearner):
         student_temperature: float = 20.0,
         **common: Unpack[ClassArguments],
     ) -> None:
+        super().__init__(distillation=distillation, **common)
         plan = SynthesisPlan(
             warm_up=warm_up,
             kept_rounds=kept_rounds,
@@ -92,7 +93,7 @@ class TARGET(SynthesisingLearner):
             student_rate=student_rate,
             student_temperature=student_temperature,
         )
-        super().__init__(plan, distillation, temperature, generated, **common)
+        self.synthesise_by(plan, temperature, generated)
         check_choice("model.tasks.meta", meta, Meta)
         self.meta: Meta = meta
 

@@ -26,7 +26,7 @@ SMALL = {"MFCL": {"generator_steps": 2, "generator_batch": 4, "generated": 2, "n
 SMALL["TARGET"] = {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2}
 SMALL["TARGET"]["student_rate"] = 0.01
 SMALL["LANDER"] = {**SMALL["TARGET"], "embeddings": embeddings_of("abcdef"), "generator_steps": 3}
-SMALL["LANDER"] |= {"rounds_per_task": 2, "rounds": 4}  # with one round a task would end as it began
+SMALL["LANDER"] |= {"rounds_per_task": 2}  # with one round a task would end as it began
 SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL", "GLFC")}
 LEARNERS = {name: kind for name, kind in vars(learners).items() if name in learners.__all__ and kind is not ClassLearner}
 LEARNERS = {"ClassLearner": ClassLearner, **{k: v for k, v in LEARNERS.items() if issubclass(v, ClassLearner)}}
@@ -93,7 +93,8 @@ def outcome(arriving, traced_in_module, known) -> Callable[[str, str], str | dic
 
 def learn(arriving, method, settings, of_data=MappingProxyType({})) -> str | dict[str, torch.Tensor]:
     """Two tasks of one round, or of two; the weights, or why not, which must have been said before the first round."""
-    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1), "rounds_per_task": 1, "rounds": 2, **settings}
+    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1), "rounds_per_task": 1, **settings}
+    settings["rounds"] = 2 * settings["rounds_per_task"]
     tasks = settings.pop("tasks", ClassStream(2))
     if method is learners.MFCL:  # has one loss of its own
         settings.pop("softmax_over", None)
