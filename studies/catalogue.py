@@ -68,6 +68,7 @@ ORDER = (
     "digits_classes",
     "digits_classes_losses",
     "digits_target",
+    "digits_lander",
     "digits_density",
     "digits_schedule",
     "text_chapters",

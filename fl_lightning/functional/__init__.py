@@ -30,6 +30,7 @@ from fl_lightning.functional.forgetting import (
     round_forgetting,
 )
 from fl_lightning.functional.generator_losses import (
+    anchor_loss,
     boundary_loss,
     class_imbalance,
     gaussian_divergence,
@@ -65,6 +66,7 @@ from fl_lightning.functional.tasks import (
 __all__ = [
     "ClientForgettingScores",
     "Heterogeneity",
+    "anchor_loss",
     "average_accuracy",
     "average_forgetting",
     "average_incremental_accuracy",

@@ -4,6 +4,8 @@ S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Ap
 Federated Class Incremental Learning for Vision Tasks (MFCL). NeurIPS 2023. arXiv 2311.07784.
 J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation. ICCV 2023.
 arXiv 2303.06937: :func:`moment_distance` and :func:`boundary_loss`.
+M.-T. Tran, T. Le, X.-M. Le, M. Harandi, D. Phung: Text-Enhanced Data-free Approach for Federated Class-Incremental Learning
+(LANDER). CVPR 2024. arXiv 2403.14101: :func:`anchor_loss`.
 """
 
 import math
@@ -88,6 +90,26 @@ def boundary_loss(student_logits: Tensor, teacher_logits: Tensor, boundary: Boun
     agrees = student_logits.argmax(dim=1) == teacher_logits.argmax(dim=1)
     divergence = ensemble_distillation(student_logits, teacher_logits[None], reduction="none")
     return -(divergence * (agrees == (boundary == "agree"))).mean()
+
+
+def anchor_loss(projected: Tensor, anchors: Tensor, radius: float, real: Tensor | None = None) -> Tensor:
+    """``max(0, MSE - r)``, a scalar, the mean over a batch and the width: 0 for a batch near its anchors.
+
+    Args:
+        projected, anchors: (B, width), of each sample.
+        radius: r, on the scale of a square.
+        real: (B,), false for padding samples; None: all count.
+
+    Example::
+
+        >>> anchor_loss(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.zeros(2, 2), radius=0.05)  # 1/4 - .05
+        tensor(0.2000)
+        >>> anchor_loss(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2), radius=0.5)
+        tensor(0.)
+    """
+    each = (projected - anchors).square().mean(dim=1)
+    mean = each.mean() if real is None else (each * real).sum() / real.sum()
+    return (mean - radius).clamp_min(0)
 
 
 def roughness(images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from fl_lightning.tasks.apd import APD
 from fl_lightning.tasks.classes.ewc import ServerEWC
 from fl_lightning.tasks.classes.glfc import GLFC
 from fl_lightning.tasks.classes.icarl import ICaRL
+from fl_lightning.tasks.classes.lander import LANDER
 from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
 from fl_lightning.tasks.classes.lwf import LwF
 from fl_lightning.tasks.classes.mfcl import MFCL
@@ -28,6 +29,7 @@ __all__ = [
     "EWC",
     "GLFC",
     "L2SP",
+    "LANDER",
     "MFCL",
     "TARGET",
     "ClassArguments",

@@ -324,6 +324,18 @@ def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     assert model.net.built(data.input_shape, len(data.classes), seed=0).classifier.out_features == 100
 
 
+def test_the_documented_embeddings_are_what_the_config_of_lander_reads(parser, tmp_path, monkeypatch):
+    """The page's lines write the file of its name in the working folder: of ten digits, pairs of letters."""
+    monkeypatch.chdir(tmp_path)
+    page = (CONFIGS.parent / "docs" / "arriving_classes.md").read_text()
+    (lines,) = re.findall(r"```python\n(import numpy.*?)```", page, re.DOTALL)
+    exec(lines, {})
+    embeddings = parser.instantiate(parser.parse_args(["--config", "digits_classes_lander.yaml"])).model.tasks.embeddings
+    rows = embeddings.of([str(digit) for digit in range(10)])
+    assert rows.sum(dim=1).tolist() == [len(name) + 1 for name in "zero one two three four five six seven eight nine".split()]
+    assert int(rows[6] @ rows[7]) == 1  # six and seven both begin with s
+
+
 @pytest.mark.parametrize("name", [name for name in FITS if "tasks" in config_values(name)["data"]])
 def test_configs_on_task_streams_have_rounds_for_all_tasks(name):
     config = config_values(name)
@@ -350,7 +362,8 @@ def test_names_are_unique():
 METHODS = {  # a row of each table of settings of methods, as a row and the settings
     "mnist_tasks_fedavg": "tasks_apd tasks_ewc tasks_fedcurv tasks_fedprox tasks_fedweit tasks_stable_sgd",
     "cifar100_classes_fedavg": (
-        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lwf classes_mfcl classes_replay classes_target"
+        "classes_ewc classes_fedprox classes_glfc classes_icarl classes_lander classes_lwf classes_mfcl classes_replay "
+        "classes_target"
     ),
     "flashback_cifar10_beta_0.1_fedavg": "fedntd flashback moon",
 }

@@ -17,7 +17,7 @@ AT_THE_SERVER = list(filter(trains_at_the_server, methods.__all__))
 OF_CLIENTS = ["APFL", "FedCurv"]
 # Of a federated method with a learner of tasks those with the most state.
 TASKS = ["LocalOnly SingleTask", "LocalOnly EWC", "FedAvg TaskLearner", "SCAFFOLD EWC", "FedCurv APD", "FedProx StableSGD"]
-GENERATORS = ["MFCL", "TARGET"]  # of images; they magnify rounding
+GENERATORS = ["LANDER", "MFCL", "TARGET"]  # of images; they magnify rounding
 MAGNIFIES = "FedProx SynapticIntelligence"  # rounding: importances are quotients by squares of small steps
 
 
@@ -50,6 +50,7 @@ def test_methods_on_task_streams(name):
 @pytest.mark.parametrize("name", learners(ClassLearner))
 def test_methods_on_arriving_classes(name):
     settings = {"precision": "64-true", "atol": 1e-9} if name in GENERATORS else {}
+    settings |= {"rounds": 4} if name == "LANDER" else {}  # two a task
     both(name=f"FedAvg {name}", data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
 
 

@@ -2,18 +2,17 @@
 
 import math
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fl_lightning.checks import check_file, check_memory, first_line
+from fl_lightning.checks import check_file
+from fl_lightning.data.archives import read_archive
 from fl_lightning.data.samples import Dataset, Samples, numbered_classes
 from fl_lightning.data.sources.source import Source
 from fl_lightning.objectives import Objective, SingleLabel
@@ -107,13 +106,7 @@ class Npz(Source):
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """The arrays in the archive, under the names of :class:`Arrays`, images with their channels first."""
-        try:
-            arrays = _read_archive(self.path)
-        except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
-            reason = first_line(error)
-            raise ValueError(
-                f"data.source is {self.path}, which is not an archive of plain arrays ({reason}): save it again"
-            ) from error
+        arrays = read_archive("data.source", self.path)
         for name, other in _NAMES.items():
             if name in arrays and other in arrays:
                 raise ValueError(f"data.source is {self.path}, which has both {name} and {other}: leave one out")
@@ -132,35 +125,6 @@ class Npz(Source):
             if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 1:  # as Keras saves CIFAR
                 arrays[name] = arrays[name][:, 0]
         return arrays
-
-
-def _read_archive(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name; none is unpacked before its claimed size is checked."""
-    if not is_zipfile(path):
-        raise ValueError("it is a single array, or something else")
-    with ZipFile(path) as archive:
-        sizes = [_claimed_bytes(archive, name) for name in archive.namelist()]
-    check_memory(sum(sizes), f"the arrays of data.source {path}", "give a part of them")
-    with np.load(path) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def _claimed_bytes(archive: ZipFile, name: str) -> int:
-    """Bytes of an array in an archive, from its header.
-
-    Raises:
-        ValueError: if the archive has another number.
-    """
-    with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        claimed, there = dtype.itemsize * math.prod(shape), archive.getinfo(name).file_size - file.tell()
-    if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects")
-    if claimed != there:
-        raise ValueError(f"{name} claims {claimed:,} bytes and has {there:,}")
-    return claimed
 
 
 def _class_names(classes: np.ndarray | None) -> list[str] | None:

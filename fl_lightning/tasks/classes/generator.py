@@ -1,4 +1,4 @@
-"""The generators of MFCL and TARGET: images from noise."""
+"""The generators of MFCL and TARGET: images from noise; and of LANDER: from the embeddings of class names."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _WIDTH = 128  # channels
+_SHARE = 10  # samples of a batch with the same linear layer, in LANDER's
 
 
 class Generator(nn.Module):
@@ -63,6 +64,34 @@ class UnitGenerator(Generator):
 
     def _ending(self, channels: int) -> tuple[nn.Module, ...]:
         return (nn.Sigmoid(),)
+
+
+class AnchoredGenerator(UnitGenerator):
+    """LANDER's: embeddings (B, width) go through BatchNorm and a linear layer to TARGET's 256 inputs.
+
+    Ten samples of a batch share a linear layer, the next ten another. There is no noise: :meth:`redraw` draws the layers anew.
+
+    Args:
+        input_shape: (channels, height, width).
+        width: of an embedding.
+        batch: B, samples of a batch.
+    """
+
+    def __init__(self, input_shape: Sequence[int], width: int, batch: int) -> None:
+        super().__init__(input_shape)
+        self.scale = nn.BatchNorm1d(width)
+        self.layers = nn.ModuleList(nn.Linear(width, self.linear.in_features) for _ in range(-(-batch // _SHARE)))
+
+    def redraw(self, stream: torch.Generator) -> None:
+        """Draw the linear layers anew: weights N(0, 1), biases 0, the same on every device."""
+        for layer in self.layers:
+            weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
+            weight.data.copy_(torch.randn(weight.shape, generator=stream, dtype=torch.float64))
+            bias.data.zero_()
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        parts = self.scale(embeddings).split(_SHARE)
+        return super().forward(torch.cat([layer(part) for layer, part in zip(self.layers, parts, strict=True)]))
 
 
 def draw_noise(count: int, generator: nn.Module, stream: torch.Generator) -> Tensor:

@@ -180,7 +180,7 @@ class MFCL(DistillingLearner):
             teacher: the global model, frozen and in evaluation mode.
             images: (B, channels, height, width).
         """
-        outputs, moments = forward_with_moments(teacher, images)
+        outputs, moments = forward_with_moments(teacher, lambda: teacher(images))
         logits = outputs[:, : self.arrived.num_seen]
         content = F.cross_entropy(logits / _CONTENT_TEMPERATURE, logits.argmax(dim=1))
         balance = class_imbalance(logits) if logits.shape[1] > 1 else 0.0

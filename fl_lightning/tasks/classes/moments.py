@@ -1,5 +1,6 @@
 """The moments of a batch at the BatchNorm layers of a net, and the layers' running ones."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -14,11 +15,11 @@ class Moments(NamedTuple):
     running_variance: Tensor
 
 
-def forward_with_moments(net: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Moments]]:
-    """The outputs of a net, and the moments of each BatchNorm layer that keeps running statistics, in order; with gradient.
+def forward_with_moments(net: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, list[Moments]]:
+    """What ``forward`` gives, and the moments of each BatchNorm layer that keeps running statistics, in order; with gradient.
 
     Args:
-        inputs: (B, ...), as the net takes them.
+        forward: runs the net once.
     """
     received: list[tuple[nn.Module, Tensor]] = []
     hooks = [
@@ -26,7 +27,7 @@ def forward_with_moments(net: nn.Module, inputs: Tensor) -> tuple[Tensor, list[M
         for layer in net.modules()
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
     ]
-    outputs = net(inputs)
+    outputs = forward()
     for hook in hooks:
         hook.remove()
     return outputs, [_moments(layer, values) for layer, values in received]

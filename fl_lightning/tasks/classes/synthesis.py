@@ -1,14 +1,14 @@
-"""TARGET's synthesis of images of all classes seen, at the server, from nothing but the global model.
+"""The synthesis of images of all classes seen, at the server, from nothing but the global model: what learners share in it.
 
 J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET. ICCV 2023. arXiv 2303.06937; the loop is that of its code, which takes it from G.
-Fang et al.: Up to 100x Faster Data-free Knowledge Distillation. AAAI 2022. arXiv 2112.06253. Departures: those of
-:mod:`fl_lightning.tasks.classes.target`.
+Fang et al.: Up to 100x Faster Data-free Knowledge Distillation. AAAI 2022. arXiv 2112.06253. LANDER's code has the same.
+Departures: those of :mod:`fl_lightning.tasks.classes.target` and :mod:`fl_lightning.tasks.classes.lander`.
 """
 
 import copy
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,29 +18,22 @@ from fl_lightning.data.prepared_samples import Preparation
 from fl_lightning.functional import boundary_loss, ensemble_distillation, moment_distance
 from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.random_streams import seeded_layers, stream_seed, torch_stream
-from fl_lightning.tasks.classes.generator import UnitGenerator, draw_noise
+from fl_lightning.tasks.classes.generator import UnitGenerator
 from fl_lightning.tasks.classes.moments import Moments, forward_with_moments
 
-Meta = Literal["maml", "reptile"]
-
-_NOISE_RATE = 0.01
-_BETAS = (0.5, 0.999)  # of Adam
+BETAS = (0.5, 0.999)  # of Adam, for generators
 _FORMER = 0.9  # share of former rounds in the moments
-_REPTILE = 67.0
-_STUDENT_MOMENTUM, _STUDENT_DECAY = 0.9, 1e-4
-_STUDENT_ROUNDS, _STUDENT_SMALLEST = 200, 2e-4  # of the cosine
 
 
 @dataclass(frozen=True)
 class SynthesisPlan:
-    """The arguments of :class:`fl_lightning.tasks.TARGET` that concern the server, with the same names."""
+    """The arguments of :class:`fl_lightning.tasks.TARGET` and ``LANDER`` that concern the server, with the same names."""
 
     warm_up: int
     kept_rounds: int
-    generator_steps: int
     synthesis_batch: int
+    generator_steps: int
     generator_rate: float
-    meta: Meta
     class_weight: float
     statistics_weight: float
     boundary_weight: float
@@ -50,47 +43,77 @@ class SynthesisPlan:
     student_temperature: float
 
 
-class Synthesis:
-    """The synthesis at the end of one task, with a fresh generator and student, which :meth:`run` trains.
+@dataclass(frozen=True)
+class SynthesisTask:
+    """What a synthesis starts from.
 
     Args:
-        plan: rounds, weights and rates.
-        teacher: the global model; it is copied.
+        learner: the name of the learner's class, for errors.
+        teacher: the global model.
         num_seen: classes seen so far, the first ones.
         shape: of a stored image, (channels, height, width).
         preparation: of stored images for the net.
         seed, task: the address of all draws.
     """
 
-    def __init__(
-        self,
-        plan: SynthesisPlan,
-        teacher: nn.Module,
-        num_seen: int,
-        shape: Sequence[int],
-        preparation: Preparation,
-        seed: int,
-        task: int,
-    ) -> None:
-        self.plan, self.preparation, self.num_seen, self.task = plan, preparation, num_seen, task
-        self.teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
-        weight = next(teacher.parameters())
-        with seeded_layers(seed, task, -1, "generator and student", torch.device("cpu")):
-            self.generator = UnitGenerator(shape).to(weight.device, weight.dtype)
-            self.student = _redrawn(copy.deepcopy(teacher).cpu()).to(weight.device)
+    learner: str
+    teacher: nn.Module
+    num_seen: int
+    shape: Sequence[int]
+    preparation: Preparation
+    seed: int
+    task: int
+
+
+class Synthesis(ABC):
+    """The synthesis at the end of one task, with a fresh generator and student, which :meth:`run` trains.
+
+    Args:
+        plan: rounds, weights and rates.
+        of: what it starts from; the teacher is copied.
+        build: makes the generator from the shape of an image.
+    """
+
+    def __init__(self, plan: SynthesisPlan, of: SynthesisTask, build: Callable[[Sequence[int]], UnitGenerator]) -> None:
+        self.plan, self.of, self.preparation, self.num_seen = plan, of, of.preparation, of.num_seen
+        self.teacher = copy.deepcopy(of.teacher).eval().requires_grad_(False)
+        weight = next(of.teacher.parameters())
+        with seeded_layers(of.seed, of.task, -1, "generator and student", torch.device("cpu")):
+            self.generator = build(of.shape).to(weight.device, weight.dtype)
+            self.student = _redrawn(copy.deepcopy(of.teacher).cpu()).to(weight.device)
         self.student.eval().requires_grad_(False)
-        self._draws = torch_stream(seed, task, -1, "synthesis")
-        self._key = torch.tensor([stream_seed(seed, task, -1, "augmentation of the synthesis")], device=weight.device)
+        self.draws = torch_stream(of.seed, of.task, -1, "synthesis")
+        self._key = torch.tensor([stream_seed(of.seed, of.task, -1, "augmentation of the synthesis")], device=weight.device)
         self._augmented = 0  # images so far, the address of augmentation's draws
         self._former: list[tuple[Tensor, Tensor]] = []  # moments of former rounds, averaged, by layer
-        rate = plan.generator_rate * plan.generator_steps
-        self._meta_optimizer = torch.optim.Adam(self.generator.parameters(), lr=rate, betas=_BETAS)
-        self._student_optimizer = torch.optim.SGD(
-            self.student.parameters(), plan.student_rate, _STUDENT_MOMENTUM, weight_decay=_STUDENT_DECAY
-        )
-        self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-            self._student_optimizer, _STUDENT_ROUNDS, eta_min=_STUDENT_SMALLEST
-        )
+
+    # What learners differ in ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def new_images(self, with_student: bool) -> tuple[Tensor, Tensor]:
+        """One round of the generator: a batch of images in [0, 1], and its loss, by :meth:`lowest_loss`."""
+
+    @abstractmethod
+    def teach(self, images: Tensor) -> None:
+        """One round of the student on all images stored so far, uint8 (n, ...), by :meth:`train_student`."""
+
+    def generated_inputs(self, images: Tensor) -> Tensor:
+        """Images of the generator in [0, 1], (B, ...), as the net takes them."""
+        return self.prepared(images)
+
+    def outputs(self, net: nn.Module, inputs: Tensor) -> Tensor:
+        """(B, ``num_seen`` + ...): the logits of the classes seen, and what else a learner compares."""
+        return net(inputs)[:, : self.num_seen]
+
+    def further_loss(self, further: Tensor, targets: Tensor) -> Tensor | float:
+        """A further term of the generator's loss, from what is behind the teacher's logits, (B, ...)."""
+        return 0.0
+
+    def further_student_loss(self, further: Tensor, of_teacher: Tensor) -> Tensor | float:
+        """A further term of the student's loss, from what is behind the logits of both."""
+        return 0.0
+
+    # The rounds -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Tensor:
         """The images, uint8 (``kept_rounds * synthesis_batch``, channels, height, width).
@@ -101,49 +124,53 @@ class Synthesis:
         kept: list[Tensor] = []
         lowest: list[Tensor] = []
         for round in range(self.plan.warm_up + self.plan.kept_rounds):
-            images, loss = self._round(with_student=round >= self.plan.warm_up)
+            images, loss = self.new_images(with_student=round >= self.plan.warm_up)
             lowest.append(loss)
             if round >= self.plan.warm_up:
                 kept.append((images * 255).round().to(torch.uint8))
-                self._train_student(torch.cat(kept))
+                self.teach(torch.cat(kept))
         if not torch.stack(lowest).isfinite().all():
             raise FloatingPointError(
-                f"the synthesis of TARGET is not finite after task {self.task + 1}: lower model.tasks.student_rate or "
-                "model.tasks.generator_rate, or use a learner without a generator, such as LwF"
+                f"the synthesis of {self.of.learner} is not finite after task {self.of.task + 1}: lower "
+                "model.tasks.student_rate or model.tasks.generator_rate, or use a learner without a generator, such as LwF"
             )
         return torch.cat(kept)
 
-    def _round(self, with_student: bool) -> tuple[Tensor, Tensor]:
-        """A batch of images in [0, 1], those with the lowest loss among the steps, and that loss; the generator's meta step."""
-        plan, generator = self.plan, copy.deepcopy(self.generator)
-        noise = draw_noise(plan.synthesis_batch, generator, self._draws).requires_grad_()
-        targets = torch.randint(self.num_seen, (plan.synthesis_batch,), generator=self._draws).to(noise.device)
-        groups = [{"params": generator.parameters()}, {"params": [noise], "lr": _NOISE_RATE}]
-        optimizer = torch.optim.Adam(groups, lr=plan.generator_rate, betas=_BETAS)
-        summed = [torch.zeros_like(weight) for weight in generator.parameters()]
-        best, lowest = noise.new_empty(0), noise.new_tensor(float("inf"))
+    def lowest_loss(
+        self,
+        generate: Callable[[], Tensor],
+        optimizer: torch.optim.Optimizer,
+        targets: Tensor,
+        with_student: bool,
+        after_backward: Callable[[], None] = lambda: None,
+    ) -> tuple[Tensor, Tensor]:
+        """Take the steps of a round; the images with the lowest loss among them, and that loss.
+
+        Args:
+            generate: gives a batch of images in [0, 1].
+            optimizer: of all that decides on them.
+            targets: (B,), the classes that they are to show.
+            with_student: whether the boundary term counts.
+            after_backward: called in every step, when gradients are there.
+        """
+        best, lowest = torch.empty(0), next(self.generator.parameters()).new_tensor(float("inf"))
         moments: list[Moments] = []
         with torch.enable_grad():
-            for _ in range(plan.generator_steps):
-                images = generator(noise)
-                loss, moments = self.loss(self._prepared(images), targets, with_student)
+            for _ in range(self.plan.generator_steps):
+                images = generate()
+                loss, moments = self.loss(self.generated_inputs(images), targets, with_student)
                 better = loss.detach() < lowest
                 best = images.detach() if len(best) == 0 else torch.where(better, images.detach(), best)
                 lowest = torch.where(better, loss.detach(), lowest)
                 optimizer.zero_grad()
                 loss.backward()
-                for total, weight in zip(summed, generator.parameters(), strict=True):
-                    if weight.grad is not None:
-                        total += weight.grad
+                after_backward()
                 optimizer.step()
         self._remember(moments)
-        for weight, moved, total in zip(self.generator.parameters(), generator.parameters(), summed, strict=True):
-            weight.grad = total if plan.meta == "maml" else _REPTILE * (weight - moved).detach()
-        self._meta_optimizer.step()
         return best, lowest
 
     def loss(self, inputs: Tensor, targets: Tensor, with_student: bool) -> tuple[Tensor, list[Moments]]:
-        """``w_bn L_bn + w_ce CE(teacher(x), y) + w_adv L_adv``, a scalar, and the moments of the batch.
+        """``w_bn L_bn + w_ce CE(teacher(x), y) + w_adv L_adv`` and :meth:`further_loss`, a scalar, and the batch's moments.
 
         Args:
             inputs: (B, ...), images as the net takes them.
@@ -151,14 +178,14 @@ class Synthesis:
             with_student: whether ``L_adv`` counts.
         """
         plan = self.plan
-        outputs, moments = forward_with_moments(self.teacher, inputs)
+        outputs, moments = forward_with_moments(self.teacher, lambda: self.outputs(self.teacher, inputs))
         logits = outputs[:, : self.num_seen]
-        loss = plan.class_weight * F.cross_entropy(logits, targets)
+        loss = plan.class_weight * F.cross_entropy(logits, targets) + self.further_loss(outputs[:, self.num_seen :], targets)
         for layer, of in enumerate(moments):
             mean, variance = self._with_former(layer, of) if self._former else (of.mean, of.variance)
             loss = loss + plan.statistics_weight * moment_distance(mean, variance, of.running_mean, of.running_variance)
         if with_student and plan.boundary_weight > 0:
-            said = self.student(inputs)[:, : self.num_seen]
+            said = self.outputs(self.student, inputs)[:, : self.num_seen]
             loss = loss + plan.boundary_weight * boundary_loss(said, logits, plan.boundary)
         return loss, moments
 
@@ -174,28 +201,40 @@ class Synthesis:
             now = [(of.mean, of.variance) for of in moments]
         self._former = [(mean.detach(), variance.detach()) for mean, variance in now]
 
-    def _train_student(self, images: Tensor) -> None:
-        """``T^2 KL(teacher || student)`` on stored images, by SGD."""
-        steps, size, temperature = self.plan.student_steps, self.plan.synthesis_batch, self.plan.student_temperature
+    def train_student(self, images: Tensor, optimizer: torch.optim.Optimizer, size: int) -> None:
+        """``T^2 KL(teacher || student)`` and :meth:`further_student_loss` on batches of stored images, in a random order."""
+        steps, temperature = self.plan.student_steps, self.plan.student_temperature
         self.student.train().requires_grad_(True)
-        for rows in cycled_order(len(images), steps * size, self._draws).view(steps, size).to(images.device):
-            inputs = self._prepared(images[rows].to(self.preparation.dtype) / 255)
+        for rows in cycled_order(len(images), steps * size, self.draws).view(steps, size).to(images.device):
+            inputs = self.prepared(images[rows].to(self.preparation.dtype) / 255)
             with torch.no_grad():
-                said = self.teacher(inputs)[:, : self.num_seen]
+                said, of_teacher = self._divided(self.teacher, inputs)
             with torch.enable_grad():
-                logits = self.student(inputs)[:, : self.num_seen]
+                logits, further = self._divided(self.student, inputs)
                 loss = temperature**2 * ensemble_distillation(logits, said[None], temperature)
-                self._student_optimizer.zero_grad()
+                loss = loss + self.further_student_loss(further, of_teacher)
+                optimizer.zero_grad()
                 loss.backward()
-            self._student_optimizer.step()
-        self._schedule.step()
+            optimizer.step()
         self.student.eval().requires_grad_(False)
 
-    def _prepared(self, images: Tensor) -> Tensor:
+    def _divided(self, net: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.outputs(net, inputs)
+        return outputs[:, : self.num_seen], outputs[:, self.num_seen :]
+
+    def prepared(self, images: Tensor) -> Tensor:
         """Images (B, ...) in [0, 1] as the net takes them, augmented anew in every call."""
+        return self.preparation.of_unit_images(images, self._key, self._counters(images))
+
+    def augmented(self, images: Tensor) -> Tensor:
+        """The same without the scale of the data."""
+        counters = self._counters(images)
+        return self.preparation.augmented(images, self._key, counters) if self.preparation.augment else images
+
+    def _counters(self, images: Tensor) -> Tensor:
         counters = torch.arange(self._augmented, self._augmented + len(images), device=images.device)
         self._augmented += len(images)
-        return self.preparation.of_unit_images(images, self._key, counters[None])
+        return counters[None]
 
 
 def cycled_order(count: int, length: int, stream: torch.Generator) -> Tensor:

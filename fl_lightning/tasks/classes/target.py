@@ -13,22 +13,21 @@ arXiv 2303.06937; weights and nets of the authors' code for CIFAR-100. Departure
 - Images and teacher are sent in every round, as clients keep nothing.
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice
 from fl_lightning.functional import soft_cross_entropy
 from fl_lightning.functional.generator_losses import Boundary
-from fl_lightning.functional.random_streams import stream_seed, torch_stream
-from fl_lightning.protocol import Batch, Client, Needs
-from fl_lightning.tasks.classes.distilling import DistillingLearner
+from fl_lightning.protocol import Batch, Client
 from fl_lightning.tasks.classes.learner import ClassArguments
-from fl_lightning.tasks.classes.synthesis import Meta, Synthesis, SynthesisPlan, cycled_order
+from fl_lightning.tasks.classes.meta_synthesis import Meta, MetaSynthesis
+from fl_lightning.tasks.classes.synthesis import SynthesisPlan, SynthesisTask
+from fl_lightning.tasks.classes.synthesising import SynthesisingLearner
 
 
-class TARGET(DistillingLearner):
+class TARGET(SynthesisingLearner):
     """The loss on real samples plus ``alpha * -sum_{c<o} p_c log q_c`` on synthesised ones, at temperature T_d, from the second
     task on. p are the predictions of the global model at the end of the previous task for the o old classes.
 
@@ -59,11 +58,6 @@ class TARGET(DistillingLearner):
         FloatingPointError: at the end of a task, if the synthesis is not finite.
     """
 
-    needs = DistillingLearner.needs | Needs(other_samples=True)
-
-    synthesised: Tensor
-    """uint8 (``kept_rounds * synthesis_batch``, channels, height, width), images as stored."""
-
     def __init__(
         self,
         distillation: float = 25.0,
@@ -85,14 +79,12 @@ class TARGET(DistillingLearner):
         **common: Unpack[ClassArguments],
     ) -> None:
         super().__init__(distillation=distillation, **common)
-        self.temperature, self.generated = temperature, generated
-        self.plan = SynthesisPlan(
+        plan = SynthesisPlan(
             warm_up=warm_up,
             kept_rounds=kept_rounds,
             synthesis_batch=synthesis_batch,
             generator_steps=generator_steps,
             generator_rate=generator_rate,
-            meta=meta,
             class_weight=class_weight,
             statistics_weight=statistics_weight,
             boundary_weight=boundary_weight,
@@ -101,62 +93,17 @@ class TARGET(DistillingLearner):
             student_rate=student_rate,
             student_temperature=student_temperature,
         )
-        check_range("model.tasks.temperature", temperature, above=0, hint="the paper uses 2")
-        check_range("model.tasks.generated", generated, at_least=1)
-        check_range("model.tasks.synthesis_batch", synthesis_batch, at_least=2, hint="BatchNorm needs two")
+        self.synthesise_by(plan, temperature, generated)
         check_choice("model.tasks.meta", meta, Meta)
-        check_choice("model.tasks.boundary", boundary, Boundary)
-        for name in ("generator_rate", "student_rate", "student_temperature"):
-            check_range(f"model.tasks.{name}", getattr(self.plan, name), above=0)
-        for name in ("kept_rounds", "generator_steps", "student_steps"):
-            check_range(f"model.tasks.{name}", getattr(self.plan, name), at_least=1)
-        for name in ("warm_up", "class_weight", "statistics_weight", "boundary_weight"):
-            check_range(f"model.tasks.{name}", getattr(self.plan, name), at_least=0)
+        self.meta: Meta = meta
 
-    def begin_run(self) -> None:
-        super().begin_run()
-        if self.method.federation is None:
-            return
-        self._shape = tuple(self.data.samples.input_record.shape)
-        if len(self._shape) != 3:
-            raise ValueError(
-                f"data.source gives inputs of shape {self._shape}, but TARGET makes images: choose another learner"
-            )
-        images = torch.zeros(self.plan.kept_rounds * self.plan.synthesis_batch, *self._shape, dtype=torch.uint8)
-        self.register_buffer("synthesised", images.to(next(self.method.net.parameters()).device))
-
-    def broadcast(self, client: int) -> dict[str, Any]:
-        sent = super().broadcast(client)
-        return {**sent, "synthesised": {"images": self.synthesised}} if sent else {}
-
-    def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        carry = super().begin_visit(net, client)
-        if "synthesised" not in client.broadcast:
-            return carry
-        address, steps = (self.method.seed, client.round, client.index), client.num_steps
-        images, stream = client.broadcast["synthesised"]["images"], torch_stream(*address, "order of synthesised images")
-        order = cycled_order(len(images), steps * self.generated, stream).view(steps, self.generated)
-        key = stream_seed(*address, "augmentation of synthesised images")
-        return {**carry, "synthesised": {"order": order.to(images.device), "key": torch.tensor([key], device=images.device)}}
+    def new_synthesis(self, of: SynthesisTask) -> MetaSynthesis:
+        return MetaSynthesis(self.plan, of, self.meta)
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         losses = super().client_loss(net, batch, client)
         if "synthesised" not in client.carry:
             return losses
-        drawn, preparation, old = client.carry["synthesised"], self.data.preparation, slice(self.arrived.num_old)
-        step = torch.as_tensor(client.step, device=batch.targets.device)
-        rows = drawn["order"].index_select(0, step[None])[0]
-        counters = step * self.generated + torch.arange(self.generated, device=rows.device)
-        images = client.broadcast["synthesised"]["images"][rows].to(preparation.dtype) / 255
-        inputs = preparation.of_unit_images(images, drawn["key"], counters[None])
+        inputs, old = self.synthesised_inputs(client), slice(self.arrived.num_old)
         said = client.evaluate(client.broadcast["teacher"], lambda teacher: teacher(inputs))
         return losses + self.distillation * soft_cross_entropy(net(inputs)[:, old], said[:, old], self.temperature)
-
-    def end_task(self) -> None:
-        super().end_task()
-        if self.distillation == 0:
-            return
-        synthesis = Synthesis(
-            self.plan, self.method.net, self.arrived.num_seen, self._shape, self.data.preparation, self.method.seed, self.task
-        )
-        self.synthesised.copy_(synthesis.run())

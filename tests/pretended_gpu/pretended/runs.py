@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from class_names import embeddings_of
 from declared_by_tests import needs_without_net
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -39,6 +40,12 @@ OF_LEARNERS: dict[str, dict[str, Any]] = {
     **{name: {"memory": 4} for name in ("ICaRL", "GLFC", "Replay")},
     "MFCL": {"generator_steps": 2, "generator_batch": 8, "noise": 8},
     "TARGET": {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 8, "generated": 4, "student_steps": 2, "student_rate": 0.01},
+}
+OF_LEARNERS["LANDER"] = {
+    **OF_LEARNERS["TARGET"],
+    "embeddings": embeddings_of("0123"),
+    "generator_steps": 2,
+    "rounds_per_task": 2,
 }
 
 
@@ -107,7 +114,8 @@ def new_method(
         "optimizer": lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
     }
     if kind is learners.FedWeIT or learner:
-        common["tasks"] = getattr(learners, learner or "WeightedTransfer")(rounds_per_task=1, **OF_LEARNERS.get(learner, {}))
+        of_learner = {"rounds_per_task": 1, **OF_LEARNERS.get(learner, {})}
+        common["tasks"] = getattr(learners, learner or "WeightedTransfer")(**of_learner)
     if learner == "GLFC":  # has losses of its own
         common["loss"] = CrossEntropy()
     needed = needs(name)[1]

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from class_names import embeddings_of
 from pairs import Pair, paired
 
 from fl_lightning.methods import SCAFFOLD, FedCurv, FedProx
 from fl_lightning.protocol import predict_in_batches
 from fl_lightning.tasks import (
     GLFC,
+    LANDER,
     MFCL,
     TARGET,
     ClassLearner,
@@ -17,6 +19,7 @@ from fl_lightning.tasks import (
     ServerEWC,
 )
 
+SYNTHESIS = {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2, "student_rate": 0.01}
 METHODS = {
     ClassLearner: {},
     Pair(FedProx, ClassLearner): {"mu": 0.3},
@@ -28,7 +31,8 @@ METHODS = {
     ICaRL: {"memory": 8},
     GLFC: {"memory": 8},
     MFCL: {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3},
-    TARGET: {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2, "student_rate": 0.01},
+    TARGET: SYNTHESIS,
+    LANDER: {**SYNTHESIS, "embeddings": embeddings_of("abcdef"), "generator_steps": 3},
 }
 methods = pytest.mark.parametrize(
     "method",

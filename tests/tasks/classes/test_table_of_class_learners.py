@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from class_names import embeddings_of
 from declared_by_tests import needs_of
 from pairs import Pair
 from written_pages import hold_page
@@ -24,6 +25,8 @@ from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream
 SMALL = {"MFCL": {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3}}
 SMALL["TARGET"] = {"warm_up": 1, "kept_rounds": 1, "synthesis_batch": 4, "generated": 3, "student_steps": 2}
 SMALL["TARGET"]["student_rate"] = 0.01
+SMALL["LANDER"] = {**SMALL["TARGET"], "embeddings": embeddings_of("abcdef"), "generator_steps": 3}
+SMALL["LANDER"] |= {"rounds_per_task": 2}  # with one round a task would end as it began
 SMALL |= {name: {"memory": 8} for name in ("Replay", "ICaRL", "GLFC")}
 LEARNERS = {name: kind for name, kind in vars(learners).items() if name in learners.__all__ and kind is not ClassLearner}
 LEARNERS = {"ClassLearner": ClassLearner, **{k: v for k, v in LEARNERS.items() if issubclass(v, ClassLearner)}}
@@ -31,7 +34,7 @@ OURS = ["FedAvg", *sorted(set(methods.__all__) - {"FedAvg"}, key=str.lower)]
 
 # What is varied, one thing at a time: settings of the method and the data, and the run that it must differ from, or equal.
 MIXED = {"softmax_over": "seen"}
-ONE_CLIENT = {"cohorts": [[0], [0]]}
+ONE_CLIENT = {"cohorts": [[0]] * 4}
 COLUMNS = {
     "CE": {},
     "TCE": {"loss": losses.TruncatedCrossEntropy()},
@@ -60,7 +63,7 @@ def test_nothing_public_is_left_out():
     others = {"CrossEntropy", "Loss", "TokenCrossEntropy"}
     assert {type(s["loss"]).__name__ for s in settings if "loss" in s} | others == set(losses.__all__)
     assert {"sequential", *(s["engine"] for s in settings if "engine" in s)} == set(ENGINES)
-    assert {"ServerEWC", "LwF", "Replay", "ICaRL", "GLFC", "MFCL", "TARGET"} < set(LEARNERS)
+    assert {"ServerEWC", "LwF", "Replay", "ICaRL", "GLFC", "MFCL", "TARGET", "LANDER"} < set(LEARNERS)
 
 
 class Began(FederatedCallback):
@@ -89,8 +92,9 @@ def outcome(arriving, traced_in_module, known) -> Callable[[str, str], str | dic
 
 
 def learn(arriving, method, settings, of_data=MappingProxyType({})) -> str | dict[str, torch.Tensor]:
-    """Two tasks of one round; the weights, or why not, which must have been said before the first round."""
-    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1), "rounds_per_task": 1, "rounds": 2, **settings}
+    """Two tasks of one round, or of two; the weights, or why not, which must have been said before the first round."""
+    settings = {"optimizer": partial(torch.optim.SGD, lr=0.1), "rounds_per_task": 1, **settings}
+    settings["rounds"] = 2 * settings["rounds_per_task"]
     tasks = settings.pop("tasks", ClassStream(2))
     if method is learners.MFCL:  # has one loss of its own
         settings.pop("softmax_over", None)
@@ -155,7 +159,7 @@ def combined(arriving, pairs) -> Callable[[str, str], None]:
         if (federation, learner) in pairs:
             return
         method = getattr(methods, federation)
-        if (refusal := LEARNERS[learner]().obstacle_to(method)) is not None:
+        if (refusal := LEARNERS[learner](**SMALL.get(learner, {})).obstacle_to(method)) is not None:
             assert ": use " in refusal
             pairs[federation, learner] = f"{federation} {refusal}"
             return
@@ -184,10 +188,11 @@ and methods.
   once.
 - **no** and a number: refused before the first round, or when the method is made, with the error [below](#refusals).
 
-Each cell is a run of two tasks of one round on a tiny federation, in float64 on the CPU. It differs in one setting from the
-base: FedAvg, cross entropy, local SGD, one client after another in one process, `ClassStream` with two tasks. The setting made
-a difference to the weights, except for another engine (at most 1e-9). Runs of `captured` have one client, and their steps are
-traced without being compiled. Other tests check that two processes, and a run in two parts, change nothing.
+Each cell is a run of two tasks of one round, with LANDER of two, on a tiny federation, in float64 on the CPU. It differs in
+one setting from the base: FedAvg, cross entropy, local SGD, one client after another in one process, `ClassStream` with two
+tasks. The setting made a difference to the weights, except for another engine (at most 1e-9). Runs of `captured` have one
+client, and their steps are traced without being compiled. Other tests check that two processes, and a run in two parts,
+change nothing.
 
 CE is `CrossEntropy`, TCE `TruncatedCrossEntropy`, WSM `ReweightedSoftmax`, masked CE `MaskedCrossEntropy` and balanced CE
 `WeightedCrossEntropy`; user-level DP is `UserLevelDP`. Own pace is `moving: 0.5` and `joining: 1`. Where tasks have samples of

@@ -12,7 +12,8 @@ from fl_lightning.data.prepared_samples import Preparation
 from fl_lightning.functional import boundary_loss, moment_distance
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.tasks import TARGET, ClassLearner
-from fl_lightning.tasks.classes.synthesis import Synthesis, SynthesisPlan, cycled_order
+from fl_lightning.tasks.classes.meta_synthesis import MetaSynthesis
+from fl_lightning.tasks.classes.synthesis import SynthesisPlan, SynthesisTask, cycled_order
 
 ALPHA, T = 1.5, 3.0
 PLAN = {"warm_up": 1, "kept_rounds": 2, "synthesis_batch": 4, "generator_steps": 2, "student_steps": 2, "student_rate": 0.01}
@@ -129,13 +130,13 @@ def new_net() -> nn.Sequential:
     return net
 
 
-def new_synthesis(**settings) -> Synthesis:
+def new_synthesis(meta="maml", **settings) -> MetaSynthesis:
     weights = {"class_weight": 0.5, "statistics_weight": 10.0, "boundary_weight": 1.0, "student_temperature": 20.0}
-    plan = SynthesisPlan(**{**PLAN, **weights, "generator_rate": 0.002, "meta": "maml", "boundary": "agree", **settings})
+    plan = SynthesisPlan(**{**PLAN, **weights, "generator_rate": 0.002, "boundary": "agree", **settings})
     stored = Samples(torch.zeros(1, 2, 3, 5, dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
     preparation = Preparation(stored, (), None, None)
     preparation.to(torch.device("cpu"), torch.float64)
-    return Synthesis(plan, new_net(), 4, (2, 3, 5), preparation, 7, 1)
+    return MetaSynthesis(plan, SynthesisTask("TARGET", new_net(), 4, (2, 3, 5), preparation, 7, 1), meta)
 
 
 def batch_norm(values, mean, variance, weight=None, bias=None):
@@ -195,7 +196,7 @@ class PlainAdam:
         return moved
 
 
-def plain_synthesis(synthesis: Synthesis, meta: str, boundary: str):
+def plain_synthesis(synthesis: MetaSynthesis, meta: str, boundary: str):
     """Generator, student and images after all rounds, from the same first weights and draws."""
     G = {name: weight.detach().clone() for name, weight in synthesis.generator.named_parameters()}
     S = {name: weight.detach().clone() for name, weight in synthesis.student.named_parameters()}
