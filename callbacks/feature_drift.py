@@ -23,9 +23,6 @@ class FeatureDrift(HeadProbe):
     the probe is NaN.
     """
 
-    def reads_clients(self, module: FederatedModule) -> bool:
-        return self.chooses
-
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return

@@ -57,6 +57,11 @@ def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]
     return figure, axes[:count]
 
 
+def one_panel(rows: int) -> Axes:
+    """The axes of a new figure with one panel of so many rows of names."""
+    return panels(1, height_of(rows))[1][0]
+
+
 def panels_in_a_row() -> int:
     """Two where the width of figures allows it, else one."""
     return 2 if rcParams["figure.figsize"][0] >= 2 * _ems(_PANEL) else 1
@@ -101,11 +106,14 @@ def heatmap(
     column_title: str,
     diverging: bool = False,
     gamma: float = 1.0,
-) -> None:
+) -> Figure:
     """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or forgetting in [-1, 1] with 0 white and 1 red.
 
     NaN is left grey. Long axes show some of their labels. Cells show their numbers where these fit; else, and where both have
     room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours.
+
+    Returns:
+        The figure of the axes.
     """
     matrix = values.detach().cpu().double().numpy()
     colors, low = ("RdBu_r", -1.0) if diverging else ("viridis", 0.0)
@@ -131,6 +139,13 @@ def heatmap(
                 number.set_in_layout(False)  # it is within its cell, and to ask for its size is slow
     if with_bar:
         axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
+    return _figure_of(axes)
+
+
+def _figure_of(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # the axes are not removed
+    return figure
 
 
 def _longest_name(axes: Axes) -> int:
@@ -172,33 +187,38 @@ def _label(axis: Axis, names: Sequence[str], most: int, *, rotate: bool = False)
     axis.set_ticks(range(0, len(names), step), short, rotation=90 if rotate else 0, parse_math=False)
     place = axis.axes.get_subplotspec()
     if rotate and place is not None and place.colspan.start == 0:
-        figure = axis.axes.get_figure(root=True)
-        assert figure is not None  # axes with a place have one
+        figure = _figure_of(axis.axes)
         figure.set_figheight(figure.get_figheight() + _CHARACTER * _NUMBER_SIZE / 72 * max(map(len, short)))
 
 
-def draw_client_forgetting(
-    axes: Sequence[Axes],
+def client_forgetting_picture(
     before: Tensor,
     after: Tensor,
     scores: ClientForgettingScores,
     clients: Sequence[int],
+    round: int,
     label: str = "",
-) -> None:
-    """Draw accuracies around the local fits, and what they forget with its means (Legate et al., Figures 1, 5-7).
+    on: Sequence[Axes] = (),
+) -> Figure:
+    """Accuracies around the local fits, and what they forget with its means (Legate et al., Figures 1, 5-7).
 
     The model that all clients receive is the first row of the accuracies; models of their own have a panel before. Forgetting
     is the accuracy before less that after, with the means of each model over the data of the others in the last column, and
     those of each client's data over the models of the others, F_k, in the last row.
 
     Args:
-        axes: one more than ``before`` has dimensions.
         before: (K,), the model that all clients receive on the data of each, or (K, K), row i the model that client i has.
         after: (K, K), row i the model of client i, column k the data of client k.
         scores: the change in accuracy and its means.
         clients: indices of the K clients.
+        round: in the title of the figure.
         label: above each title.
+        on: axes, one more than ``before`` has dimensions, in a figure with a title of its own; none: in a new figure.
     """
+    axes = on
+    if not axes:
+        figure, axes = panels(before.ndim + 1, height_of(len(clients) + 1))
+        figure.suptitle(f"Client forgetting on validation samples, round {round}")
     names = [str(client) for client in clients]
     draw = partial(heatmap, row_title="model of client", column_title="data of client")
     above = f"{label}: " if label else ""
@@ -212,30 +232,25 @@ def draw_client_forgetting(
     forgotten = torch.full((len(names) + 1, len(names) + 1), float("nan"), dtype=torch.float64)
     forgotten[:-1, :-1], forgotten[:-1, -1], forgotten[-1, :-1] = scores.forgetting, scores.per_model, scores.per_data
     with_mean = [*names, "mean"]
-    draw(axes[-1], -forgotten, with_mean, with_mean, title=f"{above}forgetting, and means over the others", diverging=True)
+    title = f"{above}forgetting, and means over the others"
+    figure = draw(axes[-1], -forgotten, with_mean, with_mean, title=title, diverging=True)
     for line in (axes[-1].axvline, axes[-1].axhline):
         line(len(names) - 0.5, color="black", linewidth=1)
-
-
-def client_forgetting_picture(
-    before: Tensor, after: Tensor, scores: ClientForgettingScores, clients: Sequence[int], round: int
-) -> Figure:
-    """A figure of :func:`draw_client_forgetting`, with ``round`` in its title."""
-    figure, axes = panels(before.ndim + 1, height_of(len(clients) + 1))
-    draw_client_forgetting(axes, before, after, scores, clients)
-    figure.suptitle(f"Client forgetting on validation samples, round {round}")
     return figure
 
 
-def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str) -> Figure:
-    """A class-by-round heatmap (Flashback, Figures 1b and 5); values (C, rounds) in [0, 1]."""
-    return _one_heatmap(values, classes, [str(round) for round in rounds], title=title, row_title="class", column_title="round")
+def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str, on: Axes | None = None) -> Figure:
+    """A class-by-round heatmap (Flashback, Figures 1b and 5), in a new figure or ``on`` axes; values (C, rounds)."""
+    columns = [str(round) for round in rounds]
+    return heatmap(
+        on or one_panel(len(classes)), values, classes, columns, title=title, row_title="class", column_title="round"
+    )
 
 
-def draw_client_class_change(
-    axes: Axes, values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str
-) -> None:
-    """Draw a client-by-class heatmap of changes, white at 0; classes that a client holds have a frame.
+def client_class_change(
+    values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str, on: Axes | None = None
+) -> Figure:
+    """A client-by-class heatmap of changes, white at 0; classes that a client holds have a frame.
 
     Args:
         values: (K, C), NaN is left grey. Colours end at -1 and 1.
@@ -243,41 +258,42 @@ def draw_client_class_change(
         clients: indices of the clients.
         classes: names of the classes.
         title: of the picture.
+        on: its axes; by default those of a new figure.
     """
-    rows = [f"client {client}" for client in clients]
+    axes = on or one_panel(len(values))
     how = {"row_title": "", "column_title": "class (framed: the client holds it)", "diverging": True}
-    heatmap(axes, values, rows, classes, title=title, **how)
+    figure = heatmap(axes, values, _numbered(clients), classes, title=title, **how)
     for row, column in holds.cpu().nonzero().tolist():
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
-
-
-def client_class_change(values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> Figure:
-    """A figure of :func:`draw_client_class_change`."""
-    figure, (axes,) = panels(1, height_of(len(values)))
-    draw_client_class_change(axes, values, holds, clients, classes, title)
     return figure
 
 
-def similarity_by_layer(values: Tensor, clients: Sequence[int], layers: Sequence[str], round: int) -> Figure:
-    """A client-by-layer heatmap of similarities (K, layers) in [0, 1]."""
-    rows = [f"client {client}" for client in clients]
-    title = f"Linear CKA of the global model and each client's after its fit, round {round}"
-    return _one_heatmap(values, rows, layers, title=title, row_title="", column_title="layer")
+def similarity_by_layer(
+    values: Tensor, clients: Sequence[int], layers: Sequence[str], round: int, title: str = "", on: Axes | None = None
+) -> Figure:
+    """A client-by-layer heatmap of similarities (K, layers) in [0, 1], in a new figure or ``on`` axes."""
+    title = title or f"Linear CKA of the global model and each client's after its fit, round {round}"
+    axes = on or one_panel(len(values))
+    return heatmap(axes, values, _numbered(clients), layers, title=title, row_title="", column_title="layer")
 
 
-def draw_one_round(axes: Axes, values: Tensor, clients: Sequence[int], classes: Sequence[str], title: str) -> None:
-    """Draw the global model before, each client, the global model after, by class (Flashback, Figure 2); (1 + K + 1, C)."""
-    rows = ["global before", *(f"client {client}" for client in clients), "global after"]
-    heatmap(axes, values, rows, classes, title=title, row_title="", column_title="class")
+def one_round(
+    values: Tensor, clients: Sequence[int], classes: Sequence[str], round: int, title: str = "", on: Axes | None = None
+) -> Figure:
+    """The global model before, each client, the global model after, by class (Flashback, Figure 2); (1 + K + 1, C).
+
+    In a new figure, or ``on`` axes.
+    """
+    axes, rows = on or one_panel(len(values)), ["global before", *_numbered(clients), "global after"]
+    title = title or f"Accuracy by class within round {round}"
+    figure = heatmap(axes, values, rows, classes, title=title, row_title="", column_title="class")
     for line in (0.5, len(rows) - 1.5):
         axes.axhline(line, color="white", linewidth=2)
-
-
-def one_round(values: Tensor, clients: Sequence[int], classes: Sequence[str], round: int) -> Figure:
-    """A figure of :func:`draw_one_round`."""
-    figure, (axes,) = panels(1, height_of(len(values)))
-    draw_one_round(axes, values, clients, classes, f"Accuracy by class within round {round}")
     return figure
+
+
+def _numbered(clients: Sequence[int]) -> list[str]:
+    return [f"client {client}" for client in clients]
 
 
 def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
@@ -300,8 +316,9 @@ def accuracy_of_clients(accuracy: Tensor, title: str) -> Figure:
 
 def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> Figure:
     """Bars of class shares, one a row (Legate et al., Figure 4); counts (rows, C)."""
-    figure, (axes,) = panels(1, height_of(len(rows)))
+    axes = one_panel(len(rows))
     share_bars(axes, counts, rows, classes, title)
+    figure = _figure_of(axes)
     if len(classes) <= 20:
         legend_below(figure, [axes])
     return figure
@@ -400,25 +417,18 @@ def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
     names = [str(number) for number in range(1, accuracy.shape[1] + 1)]
     highest = best[:, -1].tolist()
     rows = [f"{name}, best {value:.2f}" if value >= 0 else name for name, value in zip(classes, highest, strict=True)]
-    titles = {"title": "drop in accuracy since the best of each class", "row_title": "class (came and went)"}
-    return _one_heatmap(best - accuracy, rows, names, column_title="after task", **titles)
+    titles: dict[str, Any] = {"title": "drop in accuracy since the best of each class", "row_title": "class (came and went)"}
+    return heatmap(one_panel(len(rows)), best - accuracy, rows, names, column_title="after task", **titles)
 
 
 def attention_table(values: Tensor, tasks: Sequence[str], foreign: Sequence[str], client: int) -> Figure:
     """Attention of one client's tasks, (T, F), to foreign ones; NaN is left grey, the colours reach to the largest value."""
     largest = float(values.nan_to_num().abs().max()) or 1.0
-    titles = {"row_title": "task of the client", "column_title": "task of another client"}
+    titles: dict[str, Any] = {"row_title": "task of the client", "column_title": "task of another client"}
     titles["title"] = f"attention of client {client}, in units of {largest:.3g}"
-    return _one_heatmap(values / largest, tasks, foreign, diverging=True, **titles)
+    return heatmap(one_panel(len(tasks)), values / largest, tasks, foreign, diverging=True, **titles)
 
 
-def _task_by_task(values: Tensor, **titles: str) -> Figure:
+def _task_by_task(values: Tensor, **titles: Any) -> Figure:
     names = [str(task) for task in range(1, len(values) + 1)]
-    return _one_heatmap(values, names, names, **titles)
-
-
-def _one_heatmap(values: Tensor, rows: Sequence[str], columns: Sequence[str], **how: Any) -> Figure:
-    """A figure with one heatmap, drawn by :func:`heatmap`."""
-    figure, (axes,) = panels(1, height_of(len(rows)))
-    heatmap(axes, values, rows, columns, **how)
-    return figure
+    return heatmap(one_panel(len(names)), values, names, names, **titles)

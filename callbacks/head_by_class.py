@@ -28,9 +28,6 @@ class HeadByClass(HeadProbe):
     probe's samples for each client.
     """
 
-    def reads_clients(self, module: FederatedModule) -> bool:
-        return self.chooses
-
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not self.due(round):
             return

@@ -48,9 +48,12 @@ class Probe(FederatedCallback):
 
 
 class HeadProbe(Probe):
-    """A probe of the last linear layer, the head, which has a row for each class."""
+    """A probe of the last linear layer, the head, which has a row for each class, by the classes that clients hold."""
 
     needs_classes = True
+
+    def reads_clients(self, module: FederatedModule) -> bool:
+        return self.chooses
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)

@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
-from fl_lightning.callbacks.figures import heatmap, height_of, panels
+from fl_lightning.callbacks.figures import heatmap, one_panel
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
     ReferenceSource,
@@ -72,9 +72,8 @@ class ReferenceAccuracy(FederatedCallback):
         module.log_round(scalars, round)
         log_tensors(trainer, {"reference/before": before, "reference/after": after}, round)
         clients = [str(client) for client in models.clients]
-        figure, (axes,) = panels(1, height_of(len(clients)))
-        heatmap(
-            axes,
+        figure = heatmap(
+            one_panel(len(clients)),
             before - after,
             clients,
             list(self._held),

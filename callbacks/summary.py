@@ -112,7 +112,6 @@ class RunSummary(FederatedCallback):
 
     def results(self, trainer: Trainer, module: FederatedModule) -> dict[str, Any]:
         """What ``results.json`` holds."""
-        forgetting = {name: value for name, value in sorted(module.newest.items()) if name.startswith("forgetting/")}
         return {
             "version": __version__,
             "commit": self._commit,
@@ -124,12 +123,8 @@ class RunSummary(FederatedCallback):
             "table_uses": self.table_uses,
             "rounds_to_target": _rounds_to_targets(self._curves.get("test/accuracy", {}), self.targets),
             "val_accuracy": _readings(self._curves.get("val/accuracy", {})),
-            "newest_forgetting": forgetting,
-            "personal": {name: value for name, value in sorted(module.newest.items()) if name.startswith("personal/")},
-            "tasks": {name: value for name, value in sorted(module.newest.items()) if name.startswith("tasks/")},
-            "reference": {name: value for name, value in sorted(module.newest.items()) if name.startswith("reference/")},
-            "ccvr": {name: value for name, value in sorted(module.newest.items()) if name.startswith("ccvr/")},
-            "wise_ft": {name: value for name, value in sorted(module.newest.items()) if name.startswith("wise_ft/")},
+            "newest_forgetting": _below(module, "forgetting/"),
+            **{group: _below(module, f"{group}/") for group in ("personal", "tasks", "reference", "ccvr", "wise_ft")},
             "privacy": _privacy(module),
             "bytes_down": self._bytes["down"],
             "bytes_up": self._bytes["up"],
@@ -143,6 +138,11 @@ class RunSummary(FederatedCallback):
             "largest_update": self._largest,
             "far_update": self._far,
         }
+
+
+def _below(module: FederatedModule, prefix: str) -> dict[str, float]:
+    """The newest values of scalars whose names begin so, by name."""
+    return {name: value for name, value in sorted(module.newest.items()) if name.startswith(prefix)}
 
 
 def _reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:

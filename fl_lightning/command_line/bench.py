@@ -3,12 +3,10 @@
 import hashlib
 import inspect
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 from fl_lightning import __version__
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -27,7 +25,7 @@ from fl_lightning.sweep.points import parse_seeds
 from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS, run_scalars
 from fl_lightning.sweep.screen import open_screen
-from fl_lightning.sweep.settings import parse_settings
+from fl_lightning.sweep.settings import OptionParser, parse_settings
 from fl_lightning.sweep.study import SweepStudy
 from fl_lightning.sweep.worker import Stop
 
@@ -194,19 +192,9 @@ def _weights_digest(checkpoint: Path) -> str:
     return digest.hexdigest()
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}: fl-lightning bench --help shows the options")
-
-
-def _parser() -> ArgumentParser:
-    parser = _Parser(
-        prog="fl-lightning bench",
-        description="Run a method on a federation that is fixed to the byte, or print the table of results files.",
-        epilog=_EXAMPLE,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> OptionParser:
+    description = "Run a method on a federation that is fixed to the byte, or print the table of results files."
+    parser = OptionParser("bench", description, _EXAMPLE)
     add = parser.add_argument
     add("bench", metavar="BENCH", help=f"{_NAME}, docs/forgetbench.md")
     add("--method", metavar="CLASS", help="the method: FedProx, or my_method.MyMethod of a file in the working folder")

@@ -16,23 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.callbacks import (
-    ArrivingClasses,
-    ClientForgetting,
-    Communication,
-    Dashboard,
-    DescribedTensorBoardLogger,
-    FederatedCallback,
-    LabelCounts,
-    PerClassAccuracy,
-    PersonalAccuracy,
-    PredictionWriter,
-    PrivacyBudget,
-    RoundForgetting,
-    RunSummary,
-    TaskAccuracy,
-    TaskAttention,
-)
+from fl_lightning import callbacks
 from fl_lightning.checks import check_range, counted
 from fl_lightning.command_line.known_classes import known_classes
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
@@ -56,20 +40,20 @@ from fl_lightning.trainer import Trainer
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config sets another
 _GRACE = 5.0  # seconds from a signal to the end of a process that does not end by itself
-_CALLBACKS: dict[str, type[FederatedCallback]] = {
+_CALLBACKS: dict[str, type[callbacks.FederatedCallback]] = {
     callback.key: callback
     for callback in (
-        PerClassAccuracy,
-        ClientForgetting,
-        RoundForgetting,
-        LabelCounts,
-        PersonalAccuracy,
-        TaskAccuracy,
-        ArrivingClasses,
-        TaskAttention,
-        Communication,
-        PrivacyBudget,
-        RunSummary,  # after the others: it reports their logged values
+        callbacks.PerClassAccuracy,
+        callbacks.ClientForgetting,
+        callbacks.RoundForgetting,
+        callbacks.LabelCounts,
+        callbacks.PersonalAccuracy,
+        callbacks.TaskAccuracy,
+        callbacks.ArrivingClasses,
+        callbacks.TaskAttention,
+        callbacks.Communication,
+        callbacks.PrivacyBudget,
+        callbacks.RunSummary,  # after the others: it reports their logged values
     )
 }
 
@@ -219,7 +203,7 @@ class TrainerCommand:
         if self.command != "fit":
             config.logger = config.logger or False
             config.enable_progress_bar = bool(config.enable_progress_bar)
-            writers = [PredictionWriter(self._prediction_path())] if self.command == "predict" else []
+            writers = [callbacks.PredictionWriter(self._prediction_path())] if self.command == "predict" else []
             return _trainer(config, [*given, *writers])
         self.version = VersionFolder(self.run_folder, self.ckpt_path, config.default_root_dir)
         with self.version.removed_unless(lambda: False):
@@ -232,19 +216,19 @@ class TrainerCommand:
     def _loggers(self, given: Logger | list[Logger] | bool | None) -> list[Logger]:
         """TensorBoard's logger, unless the user gives others."""
         if given is None or given is True:
-            return [DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)]
+            return [callbacks.DescribedTensorBoardLogger(self.run_folder.parent, self.run_folder.name, self.version.path.name)]
         return given if isinstance(given, list) else [given] if given else []
 
     def _fit_callbacks(self, built: Namespace) -> list[Callback]:
         """The default callbacks of a fit."""
         config = built.trainer
-        callbacks: list[Callback] = [built[key] for key in _CALLBACKS]
+        ours: list[Callback] = [built[key] for key in _CALLBACKS]
         # Before the summary, whose results.json shows that the record is complete.
-        callbacks.insert(-1, Dashboard(self.made_with))
+        ours.insert(-1, callbacks.Dashboard(self.made_with))
         if config.enable_checkpointing is not False:
             validates = self.data.has_validation and self.model.engine_name != "flower"
-            callbacks += _checkpoints(config, self.data, self.version.path / "checkpoints", validates)
-        return callbacks if config.fast_dev_run else [*callbacks, SaveConfig(self._saved, self.version.path / "config.yaml")]
+            ours += _checkpoints(config, self.data, self.version.path / "checkpoints", validates)
+        return ours if config.fast_dev_run else [*ours, SaveConfig(self._saved, self.version.path / "config.yaml")]
 
     @rank_zero_only
     def _say_stopped(self) -> None:
@@ -261,8 +245,8 @@ class TrainerCommand:
         return (folder.parent if folder.name == "checkpoints" else folder) / "predictions.csv"
 
 
-def _trainer(config: Namespace, callbacks: list[Callback]) -> Trainer:
-    settings = {**config, "callbacks": callbacks}
+def _trainer(config: Namespace, watching: list[Callback]) -> Trainer:
+    settings = {**config, "callbacks": watching}
     with naming_settings(settings):
         return Trainer(**settings)
 

@@ -17,13 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fl_lightning.callbacks import figures
 from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, width_of, wrapped
-from fl_lightning.functional import client_forgetting
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
-from fl_lightning.report.measured_rounds import class_labels
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
@@ -33,7 +30,6 @@ _MOST_POINTS = 400  # of a drawn curve: more cannot be seen
 _MOST_COLUMNS = 100  # of a heatmap over rounds
 _FEW_POINTS = 20  # of a curve, which are marked: between distant ones a line shows nothing measured
 _MOST_PANELS = 6  # conditions in one figure
-_PAGE = 8.5  # inches: the height of the text on a page
 _SHAPE, _AROUND = 0.55, 0.5  # height of a panel with curves: a part of its width, and inches for its title and axis
 
 
@@ -173,57 +169,6 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
         names, at = list(map(one_line, classes)), [str(round) for round in rounds]
         heatmap(axes, torch.from_numpy(values), names, at, title=group.label, row_title="", column_title="round")
     return figure
-
-
-def draw_client_forgetting(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
-    """Accuracies around the local fits and what they forget, of the first run of each group (TCE, Figures 1 and 5 to 7).
-
-    Yields:
-        Some groups and their figure, no higher than a page.
-    """
-    measured = []
-    for group in groups:
-        tensors = group.runs[0].log.tensors
-        before, after = (torch.from_numpy(tensors[f"clients/accuracy_{when}"][round]).double() for when in ("before", "after"))
-        measured.append((before, after, client_forgetting(before, after), _clients(group, "cohort", round), group.label))
-    count = max(before.ndim + 1 for before, *_ in measured)
-
-    def draw(axes: list[Axes], at: int) -> None:
-        while len(axes) > measured[at][0].ndim + 1:  # next to methods whose clients have models of their own
-            axes.pop().remove()
-        figures.draw_client_forgetting(axes, *measured[at])
-
-    return pages(groups, round, count, height_of(max(len(after) for _, after, *_ in measured) + 3), draw)
-
-
-def draw_one_round(groups: Sequence[Group], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
-    """The global model before, each client, the global model after, by class (Flashback, Figure 2), as pages of groups."""
-    values = [torch.from_numpy(group.runs[0].log.tensors["clients/class_accuracy"][round]) for group in groups]
-
-    def draw(axes: list[Axes], at: int) -> None:
-        group, shown = groups[at], values[at]
-        classes = class_labels(group.runs[0].log, shown.shape[1])
-        figures.draw_one_round(axes[0], shown, _clients(group, "class_cohort", round), classes, group.label)
-
-    return pages(groups, round, 1, height_of(max(map(len, values))), draw)
-
-
-def pages(
-    groups: Sequence[Group], round: int, count: int, height: float, draw: Callable[[list[Axes], int], None]
-) -> Iterator[tuple[Sequence[Group], Figure]]:
-    """Figures with ``count`` panels of a height for each group, as many groups in one as fit on a page."""
-    most = max(1, int(_PAGE / height) * figures.panels_in_a_row() // count)
-    for start in range(0, len(groups), most):
-        page = groups[start : start + most]
-        figure, grid = panels(count * len(page), height)
-        for at in range(len(page)):
-            draw(grid[count * at : count * (at + 1)], start + at)
-        figure.suptitle(f"Round {round}")
-        yield page, figure
-
-
-def _clients(group: Group, name: str, round: int) -> list[int]:
-    return group.runs[0].log.tensors[f"clients/{name}"][round].astype(int).tolist()
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:

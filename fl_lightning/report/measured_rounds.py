@@ -24,8 +24,13 @@ def client_forgetting_rounds(log: Log) -> list[int]:
 
 def one_round_rounds(log: Log) -> list[int]:
     """Rounds, ascending, of which a log has all of one round by class: clients, and accuracies before, within and after it."""
-    cohort, values = (_by_round(log, name) for name in ("class_cohort", "class_accuracy"))
-    return sorted(round for round in cohort.keys() & values.keys() if len(values[round]) == len(cohort[round]) + 2)
+    return rounds_of_clients(log, "clients/class_accuracy", "clients/class_cohort", more=2)
+
+
+def rounds_of_clients(log: Log, name: str, cohort: str, more: int = 0) -> list[int]:
+    """Rounds, ascending, of which a log has clients and a tensor with a row for each of them, and some more rows."""
+    clients, values = (log.tensors.get(one, {}) for one in (cohort, name))
+    return sorted(round for round in values if len(values[round]) == len(clients.get(round, ())) + more > more)
 
 
 def cohort_rounds(log: Log) -> list[int]:
@@ -60,6 +65,11 @@ def class_labels(log: Log, count: int) -> list[str]:
 def logged_tensor(log: Log, name: str, round: int) -> Tensor:
     """A tensor of a round, in float64."""
     return torch.from_numpy(log.tensors[name][round].astype(np.float64))
+
+
+def logged_clients(log: Log, name: str, round: int) -> list[int]:
+    """The clients that a tensor of a round lists."""
+    return log.tensors[name][round].astype(np.int64).tolist()
 
 
 def _by_round(log: Log, name: str) -> Mapping[int, NDArray]:

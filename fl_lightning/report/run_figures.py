@@ -1,29 +1,42 @@
-"""The pictures that callbacks drew of a run, drawn again from what it logged."""
+"""The pictures that callbacks drew, drawn again from what was logged: of one run, or of several runs on pages."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from fl_lightning.callbacks import figures
 from fl_lightning.callbacks.class_names import with_rounds
 from fl_lightning.functional import client_forgetting, task_confusion
+from fl_lightning.report.groups import Group
 from fl_lightning.report.log import Log
 from fl_lightning.report.measured_rounds import (
     class_labels,
     class_names,
     client_forgetting_rounds,
     cohort,
+    logged_clients,
     logged_tensor,
     one_round_rounds,
+    rounds_of_clients,
 )
-from fl_lightning.report.probes import HEATMAPS, Heatmap
+from fl_lightning.report.safe_text import one_line
 
+PROBES = {
+    "head/logits": "Change of mean logits by class",
+    "head/norms": "Relative change of the head norms",
+    "drift/classes": "Drift of features by class",
+    "cka/clients": "CKA by layer",
+    "events/classes": "Forgetting events by class",
+}
+"""Tag of a probe's picture -> its title."""
 _ATTENTION, _FOREIGN = "tasks/attention_of_client_", "tasks/foreign_of_client_"
+_PAGE = 8.5  # inches: the height of the text on a page
 
 
 @dataclass(frozen=True)
@@ -33,14 +46,17 @@ class Picture:
     Attributes:
         tag: such as ``forgetting/clients``.
         rounds: that it can be drawn of, ascending, at least one.
-        draw: of one of them; raises a ValueError if its numbers do not fit each other.
+        draw: of one of them; raises a ValueError if its numbers do not fit each other. One that has a size also takes a label
+            and axes, on which it is drawn in place of a new figure.
         of_the_run: whether it shows all rounds, so that the last picture holds what the others do.
+        size: of a round, on a page with those of other runs: panels, and rows of names in each.
     """
 
     tag: str
     rounds: Sequence[int]
-    draw: Callable[[int], Figure]
+    draw: Callable[..., Figure]
     of_the_run: bool = False
+    size: Callable[[int], tuple[int, int]] | None = None
 
     def chosen(self, rounds: Sequence[int]) -> list[int]:
         """Those of some rounds that it can be drawn of; the last one without any, and always where it shows the run."""
@@ -52,16 +68,36 @@ class Picture:
 def pictures(log: Log) -> list[Picture]:
     """The pictures that a log has the numbers of."""
     found = [
-        Picture("forgetting/clients", client_forgetting_rounds(log), partial(_client_forgetting, log)),
-        Picture("class_accuracy/one_round", one_round_rounds(log), partial(_one_round, log)),
+        _client_forgetting(log),
+        _one_round(log),
         *_over_rounds(log),
         Picture("personal/distribution", _logged(log, "clients/personal_accuracy"), partial(_personal, log)),
         *_labels(log),
         *_tasks(log),
         *_attention(log),
-        *(Picture(one.tag, one.rounds(log), partial(_probe, log, one)) for one in HEATMAPS),
+        *_heads(log),
+        _drift(log),
+        _similarity(log),
+        _events(log),
     ]
     return [picture for picture in found if len(picture.rounds) > 0]
+
+
+def pages(shown: Mapping[Group, Picture], round: int) -> Iterator[tuple[Sequence[Group], Figure]]:
+    """Figures with a round's picture of each group, which has a size, as many groups in one as fit on a page."""
+    groups, sizes = list(shown), [picture.size(round) for picture in shown.values() if picture.size is not None]
+    count, height = max(panels for panels, _ in sizes), figures.height_of(max(rows for _, rows in sizes))
+    most = max(1, int(_PAGE / height) * figures.panels_in_a_row() // count)
+    for start in range(0, len(groups), most):
+        page = groups[start : start + most]
+        figure, grid = figures.panels(count * len(page), height)
+        for at, group in enumerate(page):
+            axes = grid[count * at : count * (at + 1)]
+            while len(axes) > sizes[start + at][0]:  # next to methods whose clients have models of their own
+                axes.pop().remove()
+            shown[group].draw(round, group.label, axes)
+        figure.suptitle(f"Round {round}")
+        yield page, figure
 
 
 def _logged(log: Log, *names: str) -> list[int]:
@@ -93,17 +129,34 @@ def _arriving(log: Log, count: int) -> list[str]:
     return with_rounds(names, rounds)
 
 
-def _client_forgetting(log: Log, round: int) -> Figure:
-    after = logged_tensor(log, "clients/accuracy_after", round)
-    before = logged_tensor(log, "clients/accuracy_before", round)
-    clients = logged_tensor(log, "clients/cohort", round).int().tolist()
-    return figures.client_forgetting_picture(before, after, client_forgetting(before, after), clients, round)
+def _client_forgetting(log: Log) -> Picture:
+    def accuracies(round: int) -> list[Tensor]:
+        return [logged_tensor(log, f"clients/accuracy_{when}", round) for when in ("before", "after")]
+
+    def draw(round: int, label: str = "", on: Sequence[Axes] = ()) -> Figure:
+        before, after = accuracies(round)
+        clients, scores = logged_clients(log, "clients/cohort", round), client_forgetting(before, after)
+        return figures.client_forgetting_picture(before, after, scores, clients, round, label, on)
+
+    def size(round: int) -> tuple[int, int]:
+        before, after = accuracies(round)
+        return before.ndim + 1, len(after) + 3
+
+    return Picture("forgetting/clients", client_forgetting_rounds(log), draw, size=size)
 
 
-def _one_round(log: Log, round: int) -> Figure:
-    values = logged_tensor(log, "clients/class_accuracy", round)
-    clients = logged_tensor(log, "clients/class_cohort", round).int().tolist()
-    return figures.one_round(values, clients, class_labels(log, values.shape[1]), round)
+def _one_round(log: Log) -> Picture:
+    def draw(round: int, label: str = "", on: Sequence[Axes] = ()) -> Figure:
+        values = logged_tensor(log, "clients/class_accuracy", round)
+        clients = logged_clients(log, "clients/class_cohort", round)
+        return figures.one_round(values, clients, class_labels(log, values.shape[1]), round, label, *on)
+
+    return Picture("class_accuracy/one_round", one_round_rounds(log), draw, size=_rows(log, "clients/class_accuracy"))
+
+
+def _rows(log: Log, name: str, without: int = 0) -> Callable[[int], tuple[int, int]]:
+    """The size of a heatmap of a tensor."""
+    return lambda round: (1, len(log.tensors[name][round]) - without)
 
 
 def _over_rounds(log: Log) -> Iterator[Picture]:
@@ -129,10 +182,62 @@ def _over_rounds(log: Log) -> Iterator[Picture]:
         yield Picture("forgetting/drops", last, drops, of_the_run=True)
 
 
-def _probe(log: Log, shown: Heatmap, round: int) -> Figure:
-    figure, (axes,) = figures.panels(1, figures.height_of(shown.rows(log, round)))
-    shown.draw(axes, log, round, f"{shown.title}, round {round}")
-    return figure
+def _heads(log: Log) -> Iterator[Picture]:
+    """Of clients less the global model, whose row comes first; of norms relative to it."""
+    for tag, name in (("head/logits", "head/logit"), ("head/norms", "head/norm")):
+
+        def changes(round: int, name: str = name) -> Tensor:
+            before, after = logged_tensor(log, name, round).tensor_split([1])
+            return (after - before) / before if name == "head/norm" else after - before
+
+        rounds = rounds_of_clients(log, name, "head/cohort", more=1)
+        yield Picture(tag, rounds, _of_classes(log, tag, "head", changes), size=_rows(log, name, without=1))
+
+
+def _drift(log: Log) -> Picture:
+    draw = _of_classes(log, "drift/classes", "drift", partial(logged_tensor, log, "drift/class"))
+    return Picture("drift/classes", rounds_of_clients(log, "drift/class", "drift/cohort"), draw, size=_rows(log, "drift/class"))
+
+
+def _of_classes(log: Log, tag: str, probe: str, values_of: Callable[[int], Tensor]) -> Callable[..., Figure]:
+    """How a probe's values (K, C) are drawn; the frames need ``<probe>/holds``, which records of older runs lack."""
+
+    def draw(round: int, label: str = "", on: Sequence[Axes] = ()) -> Figure:
+        values, holds = values_of(round), log.tensors.get(f"{probe}/holds", {}).get(round)
+        framed = torch.zeros_like(values) if holds is None or holds.shape != values.shape else torch.from_numpy(holds)
+        clients, names = logged_clients(log, f"{probe}/cohort", round), class_labels(log, values.shape[1])
+        return figures.client_class_change(values, framed > 0, clients, names, label or _title(tag, round), *on)
+
+    return draw
+
+
+def _similarity(log: Log) -> Picture:
+    def draw(round: int, label: str = "", on: Sequence[Axes] = ()) -> Figure:
+        values, clients = logged_tensor(log, "cka/clients", round), logged_clients(log, "cka/cohort", round)
+        names = [one_line(name.removeprefix("cka/")) for name in log.scalars if name.startswith("cka/")]
+        layers = names if len(names) == values.shape[1] else list(map(str, range(values.shape[1])))
+        return figures.similarity_by_layer(values, clients, layers, round, label or _title("cka/clients", round), *on)
+
+    rounds = rounds_of_clients(log, "cka/clients", "cka/cohort")
+    return Picture("cka/clients", rounds, draw, size=_rows(log, "cka/clients"))
+
+
+def _events(log: Log) -> Picture:
+    """A column for each measurement up to the round."""
+    logged = log.tensors.get("events/class", {})
+
+    def draw(round: int, label: str = "", on: Sequence[Axes] = ()) -> Figure:
+        count = len(logged[round])
+        columns = {one: values for one, values in sorted(logged.items()) if one <= round and len(values) == count}
+        values, title = torch.from_numpy(np.stack([*columns.values()], axis=1)), label or _title("events/classes", round)
+        return figures.over_rounds(values, class_labels(log, count), [*columns], title, *on)
+
+    rounds = sorted(round for round, values in logged.items() if len(values))
+    return Picture("events/classes", rounds, draw, size=_rows(log, "events/class"))
+
+
+def _title(tag: str, round: int) -> str:
+    return f"{PROBES[tag]}, round {round}"
 
 
 def _personal(log: Log, round: int) -> Figure:

@@ -2,14 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
@@ -17,8 +16,9 @@ from fl_lightning.report import costs, figures, forgetting, knowledge, probes, s
 from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.log import Curve, Log
+from fl_lightning.report.log import Curve
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
+from fl_lightning.report.run_figures import PROBES, Picture, pages, pictures
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
 from fl_lightning.report.tables import Table, capitalised
@@ -31,7 +31,8 @@ _ABLATIONS = {
     "model.local_epochs": "local epochs",
     RATE: "learning rate",
 }
-Pages = Callable[[Sequence[Group], int], Iterator[tuple[Sequence[Group], Figure]]]  # drawn of some groups in a round
+# Title of a report's heatmaps, by the tag of the picture.
+_WHO = {"forgetting/clients": "Who forgets whose data", "class_accuracy/one_round": "One round by class"}
 
 
 class _Cost(NamedTuple):
@@ -264,43 +265,36 @@ def _classes(study: Study) -> Iterator[Section]:
 
 
 def _who_forgets(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
-    kinds = (
-        ("Who forgets whose data", client_forgetting_rounds, figures.draw_client_forgetting),
-        ("One round by class", one_round_rounds, figures.draw_one_round),
-    )
-    if drawn := [*_of_first_seeds(study, rounds, kinds)]:
+    if drawn := [*_of_first_seeds(study, rounds, _WHO)]:
         yield Section("Who forgets", drawn)
 
 
 def _why(study: Study, rounds: Sequence[int]) -> Iterator[Section]:
     found = probes.table(study)
     if found is not None:
-        kinds = [(one.title, one.rounds, one.pages) for one in probes.HEATMAPS]
-        yield Section("Why clients forget", [*_of_first_seeds(study, rounds, kinds)], [found])
+        yield Section("Why clients forget", [*_of_first_seeds(study, rounds, PROBES)], [found])
 
 
-def _of_first_seeds(
-    study: Study, rounds: Sequence[int], kinds: Sequence[tuple[str, Callable[[Log], list[int]], Pages]]
-) -> Iterator[Drawing]:
-    """Heatmaps of the first seed of each method, under the baseline's condition; of each kind its title, rounds and pages."""
+def _of_first_seeds(study: Study, rounds: Sequence[int], titles: Mapping[str, str]) -> Iterator[Drawing]:
+    """Heatmaps of the first seed of each method, under the baseline's condition; ``titles``: by tag."""
     shown = study.shown().get(study.baseline.condition, [])
-    for title, measured_in, draw in kinds:
-        measured = {group: measured_in(group.runs[0].log) for group in shown}
-        for round in rounds or sorted(set().union(*measured.values()))[-1:]:
-            having = [group for group in shown if round in measured[group]]
-            yield from _heatmaps(title, having, round, draw)
+    found = {group: {picture.tag: picture for picture in pictures(group.runs[0].log)} for group in shown}
+    for tag, title in titles.items():
+        measured = {group: of_group[tag] for group, of_group in found.items() if tag in of_group}
+        for round in rounds or sorted({round for picture in measured.values() for round in picture.rounds})[-1:]:
+            yield from _heatmaps(title, {group: one for group, one in measured.items() if round in one.rounds}, round)
 
 
-def _heatmaps(title: str, groups: list[Group], round: int, draw: Pages) -> Iterator[Drawing]:
+def _heatmaps(title: str, shown: Mapping[Group, Picture], round: int) -> Iterator[Drawing]:
     """Drawings of some methods each: as few as have room on a page."""
-    pages = list(draw(groups, round)) if groups else []
-    for number, (page, figure) in enumerate(pages, 1):
+    drawn = list(pages(shown, round)) if shown else []
+    for number, (page, figure) in enumerate(drawn, 1):
         seeds = ", ".join(sorted({str(group.seeds[0]) for group in page}))
         where = f", {page[0].condition}" if page[0].condition else ""
         caption = f"{title} in round {round}{where}. One run of each method, seed {seeds}."
         name, heading = f"{title.lower().replace(' ', '_')}_{round}", f"{title}, round {round}"
-        if len(pages) > 1:
-            name, heading = f"{name}_{number}", f"{heading}, {number} of {len(pages)}"
+        if len(drawn) > 1:
+            name, heading = f"{name}_{number}", f"{heading}, {number} of {len(drawn)}"
         yield Drawing(name, heading, caption, figure)
 
 

@@ -61,19 +61,25 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     )
 
 
-class _Parser(ArgumentParser):
+class OptionParser(ArgumentParser):
+    """The parser of a command whose other options go to ``fit``; an error is a ValueError in one line.
+
+    Args:
+        command: name of the command.
+        description: of the command, in its help.
+        example: below its options.
+    """
+
+    def __init__(self, command: str, description: str, example: str) -> None:
+        how = {"formatter_class": RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(f"fl-lightning {command}", description=description, epilog=example, **how)
+
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}: fl-lightning sweep --help shows the options")
+        raise ValueError(f"{message}: {self.prog} --help shows the options")
 
 
 def _parser() -> ArgumentParser:
-    parser = _Parser(
-        prog="fl-lightning sweep",
-        description="Train every combination of values and seeds, each in a separate process.",
-        epilog=_EXAMPLE,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = OptionParser("sweep", "Train every combination of values and seeds, each in a separate process.", _EXAMPLE)
     add = parser.add_argument
     add("--config", required=True, metavar="NAME.yaml", help="the config that all runs share, a file or a bundled one")
     add("--set", action="append", default=[], metavar="KEY=VALUES", help="a key to vary: A,B,C, or 0.001..0.1:log for a range")

@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_lightning.report.log import thinned
+from fl_lightning.report.log import Log, thinned
 from fl_lightning.report.measured_rounds import (
     class_labels,
     class_names,
     client_forgetting_rounds,
     cohort,
     cohort_rounds,
+    logged_clients,
     one_round_rounds,
 )
 from fl_lightning.report.runs import Run
 
 _PREFIX = "class_accuracy/"
 _MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
-_BEFORE, _AFTER, _COHORT = "clients/accuracy_before", "clients/accuracy_after", "clients/cohort"
+_BEFORE, _AFTER = "clients/accuracy_before", "clients/accuracy_after"
 _ROUND_COHORT = "clients/round_cohort"
 
 
@@ -46,8 +47,8 @@ class Kind:
     title: str
     note: str
     axes: tuple[str, str]
-    rounds: Callable[[Run], list[int]]
-    draw: Callable[[Run, int], Heatmap]
+    rounds: Callable[[Log], list[int]]
+    draw: Callable[[Log, int], Heatmap]
     diverging: bool = False
 
     def described(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Kind:
 
 def measured_rounds(run: Run) -> dict[str, list[int]]:
     """By kind, the rounds that `heatmap` can show, ascending; kinds without any are left out."""
-    found = {name: kind.rounds(run) for name, kind in KINDS.items()}
+    found = {name: kind.rounds(run.log) for name, kind in KINDS.items()}
     return {kind: rounds for kind, rounds in found.items() if rounds}
 
 
@@ -75,57 +76,56 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
     Raises:
         KeyError: if that was not measured.
     """
-    if round not in KINDS[kind].rounds(run):
+    if round not in KINDS[kind].rounds(run.log):
         raise KeyError(kind, round)
-    return KINDS[kind].draw(run, round)
+    return KINDS[kind].draw(run.log, round)
 
 
-def _forgetting(run: Run, round: int) -> Heatmap:
-    shown = _after(run, round)
-    before = run.log.tensors[_BEFORE][round]
+def _forgetting(log: Log, round: int) -> Heatmap:
+    shown = _after(log, round)
+    before = log.tensors[_BEFORE][round]
     return Heatmap(shown.rows, shown.columns, before - shown.values, shown.clients)
 
 
-def _after(run: Run, round: int) -> Heatmap:
-    clients = run.log.tensors[_COHORT][round].astype(int).tolist()
+def _after(log: Log, round: int) -> Heatmap:
+    clients = logged_clients(log, "clients/cohort", round)
     names = list(map(str, clients))
-    return Heatmap(names, names, run.log.tensors[_AFTER][round], clients)
+    return Heatmap(names, names, log.tensors[_AFTER][round], clients)
 
 
-def _by_class(run: Run, round: int) -> Heatmap:
-    values, clients = (run.log.tensors[f"clients/class_{name}"][round] for name in ("accuracy", "cohort"))
-    clients = clients.astype(int).tolist()
-    columns = class_labels(run.log, values.shape[1])
+def _by_class(log: Log, round: int) -> Heatmap:
+    values, clients = log.tensors["clients/class_accuracy"][round], logged_clients(log, "clients/class_cohort", round)
+    columns = class_labels(log, values.shape[1])
     return Heatmap(["global before", *(f"client {client}" for client in clients), "global after"], columns, values, clients)
 
 
-def _over_rounds(run: Run, round: int) -> Heatmap:
-    rounds = _evaluated(run)
+def _over_rounds(log: Log, round: int) -> Heatmap:
+    rounds = _evaluated(log)
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-    values = np.array([run.log.scalars[_PREFIX + name].at(rounds) for name in class_names(run.log)])
-    return Heatmap(class_labels(run.log, len(values)), list(map(str, rounds)), values, cohort(run.log, round))
+    values = np.array([log.scalars[_PREFIX + name].at(rounds) for name in class_names(log)])
+    return Heatmap(class_labels(log, len(values)), list(map(str, rounds)), values, cohort(log, round))
 
 
-def _cohorts(run: Run, round: int) -> Heatmap:
-    rounds = np.array(cohort_rounds(run.log))
+def _cohorts(log: Log, round: int) -> Heatmap:
+    rounds = np.array(cohort_rounds(log))
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-    known = run.log.tensors[_ROUND_COHORT].values()
+    known = log.tensors[_ROUND_COHORT].values()
     num_clients = 1 + int(max((clients.max() for clients in known if len(clients)), default=0))
     together = -(-num_clients // _MOST_ROWS)
     starts = np.arange(0, num_clients, together)
     sizes = np.diff(starts, append=num_clients)
-    cohorts = [cohort(run.log, each) or [] for each in rounds.tolist()]
+    cohorts = [cohort(log, each) or [] for each in rounds.tolist()]
     counts = [np.bincount(np.array(clients, np.int64) // together, minlength=len(starts)) for clients in cohorts]
     values = np.stack(counts, axis=1) / sizes[:, None]
     names = [f"{start} to {start + size - 1}" if size > 1 else str(start) for start, size in zip(starts, sizes, strict=True)]
-    return Heatmap(names, list(map(str, rounds)), values, cohort(run.log, round))
+    return Heatmap(names, list(map(str, rounds)), values, cohort(log, round))
 
 
-def _evaluated(run: Run) -> NDArray[np.int64]:
+def _evaluated(log: Log) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
-    curves = [run.log.scalars[_PREFIX + name].rounds for name in class_names(run.log)]
+    curves = [log.scalars[_PREFIX + name].rounds for name in class_names(log)]
     return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)
 
 
@@ -135,7 +135,7 @@ KINDS = {
         "who forgets: accuracy that a local fit costs",
         "Accuracy of the received model less that after the local fit, on validation data. Positive, red, is forgetting.",
         _BY_CLIENT,
-        lambda run: client_forgetting_rounds(run.log),
+        client_forgetting_rounds,
         _forgetting,
         diverging=True,
     ),
@@ -143,7 +143,7 @@ KINDS = {
         "accuracy after the local fits",
         "Of the models of the clients that took part, on the validation data of each.",
         _BY_CLIENT,
-        lambda run: client_forgetting_rounds(run.log),
+        client_forgetting_rounds,
         _after,
     ),
     "by_class": Kind(
@@ -151,21 +151,21 @@ KINDS = {
         "Test accuracy by class of the global model before the round, of each client that took part, and of the global model "
         "after.",
         ("model", "class"),
-        lambda run: one_round_rounds(run.log),
+        one_round_rounds,
         _by_class,
     ),
     "classes": Kind(
         "accuracy by class, over rounds",
         "Test accuracy of the global model.",
         ("class", "round"),
-        lambda run: _evaluated(run).tolist(),
+        lambda log: _evaluated(log).tolist(),
         _over_rounds,
     ),
     "cohorts": Kind(
         "who took part, over rounds",
         "Of several clients in a row, the share of them.",
         ("client", "round"),
-        lambda run: cohort_rounds(run.log),
+        cohort_rounds,
         _cohorts,
     ),
 }

@@ -7,7 +7,7 @@ from legible import assert_legible
 from matplotlib.figure import Figure
 from recorded import RecordWriter
 
-from fl_lightning.report import figures
+from fl_lightning.report import figures, run_figures
 from fl_lightning.report.log import Curve
 from fl_lightning.report.sections import sections
 
@@ -107,8 +107,8 @@ def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(wr
 
 def test_heatmaps_of_many_methods_have_several_pages(write_run, study, monkeypatch):
     """At the width of a column a method takes more than a third of a page: four have two pages or more, each drawn once."""
-    draw, labels = figures.figures.draw_client_forgetting, []
-    monkeypatch.setattr(figures.figures, "draw_client_forgetting", lambda *how: (labels.append(how[-1]), draw(*how)))
+    draw, labels = run_figures.figures.client_forgetting_picture, []
+    monkeypatch.setattr(run_figures.figures, "client_forgetting_picture", lambda *how: (labels.append(how[-2]), draw(*how)))
     for mu in (0.1, 0.2, 0.3, 0.4):
         folder = write_run(f"mu_{mu}", {2: 0.5}, model="FedProx", model__mu=mu)
         with RecordWriter(folder) as more:
