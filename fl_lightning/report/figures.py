@@ -167,7 +167,7 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
         rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
         values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
         names, at = list(map(one_line, classes)), [str(round) for round in rounds]
-        heatmap(axes, torch.from_numpy(values), names, at, title=group.label, row_title="", column_title="round")
+        heatmap(axes, torch.from_numpy(values), names, at, title=group.label, row_title="class", column_title="round")
     return figure
 
 
