@@ -18,7 +18,7 @@ class DistillingLearner(ClassLearner):
 
     def __init__(self, distillation: float, **common: Unpack[ClassArguments]) -> None:
         super().__init__(**common)
-        check_range("model.tasks.distillation", distillation, at_least=0, hint="0 is fine-tuning")
+        check_range("model.tasks.distillation", distillation, at_least=0, hint="0 distils nothing")
         self.distillation = distillation
 
     def begin_run(self) -> None:

@@ -214,7 +214,7 @@ def test_a_synthesis_that_is_not_finite_ends_the_run(arriving):
 
 def test_what_does_not_fit_is_refused(arriving):
     for settings, message in (
-        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 is fine-tuning"),
+        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing"),
         ({"present": 0.0}, "model.tasks.present is 0.0, must be above 0: the authors' code has 0.2"),
         ({"anchor_weight": -1.0}, "model.tasks.anchor_weight is -1.0, must be at least 0: 0 leaves features free"),
         ({"radius": float("nan")}, "model.tasks.radius is nan, must be at least 0: the authors' code has 0.015"),

@@ -60,7 +60,7 @@ def test_any_local_loss(arriving):
 
 
 def test_settings_out_of_range_are_refused(arriving):
-    with pytest.raises(ValueError, match=r"^model.tasks.distillation is -1.0, must be at least 0: 0 is fine-tuning$"):
+    with pytest.raises(ValueError, match=r"^model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing$"):
         LwF(distillation=-1.0)
     with pytest.raises(ValueError, match=r"^model.tasks.temperature is 0.0, must be above 0: the paper uses 2$"):
         LwF(temperature=0.0)

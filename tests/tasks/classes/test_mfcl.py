@@ -146,7 +146,7 @@ def test_the_generator_is_that_of_the_paper(arriving):
 
 def test_what_does_not_fit_is_refused(arriving):
     for settings, message in (
-        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 is fine-tuning"),
+        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing"),
         ({"generated": 0}, "model.tasks.generated is 0, must be at least 1"),
         ({"generator_batch": 1}, "model.tasks.generator_batch is 1, must be at least 2: BatchNorm needs two"),
         (

@@ -103,7 +103,7 @@ def test_a_synthesis_that_is_not_finite_ends_the_run(arriving):
 
 def test_what_does_not_fit_is_refused(arriving):
     for settings, message in (
-        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 is fine-tuning"),
+        ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing"),
         ({"temperature": 0.0}, "model.tasks.temperature is 0.0, must be above 0: the paper uses 2"),
         ({"generated": 0}, "model.tasks.generated is 0, must be at least 1"),
         ({"synthesis_batch": 1}, "model.tasks.synthesis_batch is 1, must be at least 2: BatchNorm needs two"),
