@@ -15,7 +15,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -118,27 +117,25 @@ def fit() -> Callable[..., pl.Trainer]:
     return run
 
 
-@contextmanager
-def _tracing() -> Iterator[None]:
-    compile = torch.compile
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
+@pytest.fixture(autouse=True)
+def _traced(request):
+    """Captured steps are traced to graphs which run as they are, operator by operator: compiling takes seconds.
+
+    Tests of what is compiled are marked ``compiled``.
+    """
+    if request.node.get_closest_marker("compiled"):
         yield
-    torch._dynamo.reset()
+        return
+    compile, used = torch.compile, []
 
+    def trace(*step, mode=None, **options):
+        used.append(step)
+        return compile(*step, **{"backend": "eager", **options})
 
-@pytest.fixture
-def traced() -> Iterator[None]:
-    """Captured steps are traced to graphs which run as they are, operator by operator: compiling takes seconds."""
-    with _tracing():
+    with mock.patch.object(torch, "compile", trace):
         yield
-
-
-@pytest.fixture(scope="module")
-def traced_in_module() -> Iterator[None]:
-    """As ``traced``, for all tests of a file, which share what they have run."""
-    with _tracing():
-        yield
+    if used:
+        torch._dynamo.reset()  # no test depends on what those before it have traced
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What README.md and docs/ show runs: every fenced block of every page, from the page itself."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ ELSEWHERE = {
     "docs/tutorials/data_and_net.md": "test_tutorials.py::test_data_and_net",
     "docs/tutorials/several_processes.md": "test_tutorials.py::test_several_processes",
 }
-WITH_BLOCKS = [page for page in PAGES if blocks(page) and page not in ELSEWHERE]
+# Pages of studies are what their declarations make of them, whose commands tests/test_study_command.py parses.
+OF_STUDIES = [page for page in PAGES if re.fullmatch("docs/results/.*/report.md", page)]
+WITH_BLOCKS = [page for page in PAGES if blocks(page) and page not in ELSEWHERE and page not in OF_STUDIES]
 
 
 @pytest.fixture(scope="module")

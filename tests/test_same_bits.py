@@ -145,6 +145,7 @@ def check(name: str, weights: dict[str, torch.Tensor]) -> None:
         assert here[tensor] == pytest.approx(values, rel=0, abs=rounding * values[0]), tensor
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", [*RUNS, *RESUMED])
 def test_a_run_ends_with_the_recorded_weights(name, main, tmp_path):
     """Every engine, every kind of client state and method, some with privacy or tasks, and a run that was cut in two."""

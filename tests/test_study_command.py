@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from PIL import Image
 from scipy import stats
 
 import fl_lightning
+from fl_lightning.command_line.trainer_command import trainer_parser
 from fl_lightning.config_files.bundled import bundled_rows
 from fl_lightning.report.log import Curve, Log
 from fl_lightning.report.runs import Run
@@ -91,6 +93,22 @@ def test_every_declared_study_can_run():
         assert {*study.tested, *study.within, *study.within.values()} <= study.measures.keys(), study.name
         settings = [{SWEEP: sweep.name, **point} for sweep in study.sweeps for point in sweep.points]
         assert any(setting.items() >= study.baseline.items() for setting in settings), study.name
+
+
+@pytest.mark.slow
+def test_every_option_of_a_declared_study_is_one_of_the_command_line():
+    """The runs that have a config or an option that those before them had not."""
+    from studies.catalogue import STUDIES
+    from studies.results_file import command
+
+    parser, seen = trainer_parser("fit"), set[str]()
+    for sweep in (sweep for study in STUDIES.values() for sweep in study.sweeps):
+        for point in sweep.points:
+            _, _, *arguments = shlex.split(command(sweep, point, 1))
+            options = {word.partition("=")[0] for word in arguments if re.match("--|[A-Z]", word)}
+            if options - seen:
+                seen |= options
+                assert parser.parse_args(arguments).seed_everything == 1
 
 
 def test_what_is_run_next_is_declared():

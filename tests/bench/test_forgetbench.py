@@ -3,11 +3,7 @@
 import hashlib
 import inspect
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
 from fl_lightning.command_line import bench
 
-ROOT = Path(__file__).parents[2]
 BENCH = ["bench", "forgetbench"]
 PERSONAL = ("APFL", "Ditto", "FedBN", "FedPer", "FedRep", "FedRoD", "LGFedAvg", "LocalOnly", "PFedMe")
 METHOD = '''
@@ -269,28 +264,6 @@ def test_runs_of_another_version_of_the_file_are_not_used(monkeypatch, tmp_path)
     mine, of_package = folders[:2], folders[2:]
     assert len({*mine}) == 2
     assert of_package == ["digits-FedProx"] * 2
-
-
-@pytest.mark.slow
-def test_an_installed_wheel_runs_a_cell(tmp_path):
-    """From a folder elsewhere, with a method in a file there; the package is laid out as a wheel installs it."""
-    site, work = tmp_path / "site", tmp_path / "work"
-    work.mkdir()
-    shutil.copytree(ROOT / "fl_lightning", site / "fl_lightning")
-    for name in ("callbacks", "configs"):
-        shutil.copytree(ROOT / name, site / "fl_lightning" / name)
-    (work / "my_method.py").write_text(METHOD)
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "fl_lightning", *BENCH, "--method", "my_method.MyFedProx", "--seeds", "[1]"],
-        cwd=work,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert ran.returncode == 0, ran.stderr
-    (path,) = (work / "forgetbench").glob("*.json")
-    assert read_cell(path).runs[1].numbers["rounds"] == 20
 
 
 @pytest.mark.slow

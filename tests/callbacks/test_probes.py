@@ -202,7 +202,7 @@ def test_forgetting_events(logged):
 
 
 @pytest.mark.parametrize("engine", ["vectorized", pytest.param("captured", marks=pytest.mark.slow)])
-def test_every_engine_gives_the_same(logged, traced_in_module, engine):
+def test_every_engine_gives_the_same(logged, engine):
     _, expected = logged(*(probe(every=1) for probe in PROBES))
     _, found = logged(*(probe(every=1) for probe in PROBES), engine=engine)
     names = [name for name in expected if re.match("head|drift|cka|events", name)]

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def commands(script: str) -> list[list[str]]:
         ValueError: if bash cannot read it or finds no such program.
     """
     given = ["bash", "-c", f"exec 3>&1 >/dev/null; {_PROGRAMS}\n{script}"]
-    ended = subprocess.run(given, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    with tempfile.TemporaryDirectory() as folder:  # for what other programs of the script write
+        ended = subprocess.run(given, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, cwd=folder)
     if ended.returncode in (2, 126, 127) or "command not found" in ended.stderr:
         raise ValueError(ended.stderr)
     return [record.split("\037")[:-1] for record in ended.stdout.split("\036")[:-1]]

@@ -35,35 +35,29 @@ SETTING = [
     *QUIET,
 ]
 RUN = [*SETTING, *"--model.net MLP --model.net.hidden [8]".split()]
-TASKS = [
-    *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.tasks.rounds_per_task 2".split(),
-    *"--trainer.max_steps 10 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
-    *"--callbacks.task_attention.every 0 --model.local_epochs null --model.local_steps 3".split(),
-    *QUIET,
-]
+# What lies in memory, in files, in the server's optimizer and schedule, in a defence, in a net and in tasks.
+# tests/methods/test_every_method.py has the checkpoint of every method.
 KINDS = {
-    "server_momentum": [*RUN, *"--model.server_optimizer.momentum 0.9 --callbacks.client_forgetting.every 6".split()],
-    "server_adam_schedule": [
+    "memory": [
         *RUN,
-        *"--model.server_optimizer FedAdam --model.server_optimizer.lr 0.01".split(),
+        *"--model SCAFFOLD --model.server_optimizer FedAdam --model.server_optimizer.lr 0.01".split(),
         *"--model.lr_scheduler torch.optim.lr_scheduler.ExponentialLR --model.lr_scheduler.gamma 0.95".split(),
+        *"--callbacks.client_forgetting.every 6".split(),
     ],
-    "scaffold_memory": [*RUN, *"--model SCAFFOLD".split()],
-    "scaffold_disk": [*RUN, *"--model SCAFFOLD --model.client_state disk".split()],
-    "feddyn_disk": [*RUN, *"--model FedDyn --model.client_state disk".split()],
-    "fedcurv": [*RUN, *"--model FedCurv".split()],
-    "moon_disk": [*RUN, *"--model MOON --model.client_state disk".split()],
-    "feddf_public": [*RUN, *"--model FedDF --model.distillation_steps 5 --data.public_size 100".split()],
-    "flashback": [*RUN, *"--model Flashback --data.public_size 100".split()],
+    "disk": [*RUN, *"--model SCAFFOLD --model.client_state disk --model.engine vectorized".split()],
     "user_level": [
         *RUN,
-        *"--model.loss CrossEntropy --model.server_weighting uniform".split(),
+        *"--model.loss CrossEntropy --model.server_weighting uniform --model.learning_rate_decay 0.9".split(),
         *"--model.privacy UserLevelDP --model.privacy.clipping_norm 1 --model.privacy.noise_multiplier 0.1".split(),
     ],
     "batch_norm_local": [*SETTING, *"--model.net batch_norm_net.BatchNormNet --model.batch_norm_buffers local".split()],
-    "fedweit_memory": TASKS,
-    "fedweit_disk": [*TASKS, "--model.client_state", "disk"],
-    "vectorized_decay": [*RUN, *"--model.engine vectorized --model.learning_rate_decay 0.9".split()],
+    "tasks": [
+        *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.tasks.rounds_per_task 2".split(),
+        *"--trainer.max_steps 10 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
+        *"--callbacks.task_attention.every 0 --model.local_epochs null --model.local_steps 3".split(),
+        *"--model.client_state disk".split(),
+        *QUIET,
+    ],
 }
 
 

@@ -15,8 +15,6 @@ from fl_lightning.engines import sums
 from fl_lightning.engines.engine_choice import ENGINES
 from fl_lightning.models import MLP
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 WAITS = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::masked_select", "aten::unique2")
 
 

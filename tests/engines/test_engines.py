@@ -30,15 +30,6 @@ from fl_lightning.protocol.client import mean_gradient
 SHAPE, CLASSES = (2, 6, 6), ["ant", "bee", "cat", "dog"]
 
 
-@pytest.fixture(autouse=True)
-def compiler(monkeypatch):
-    """``torch.compile`` as it is; in its place, steps are traced to graphs which run as they are: compiling takes seconds."""
-    compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda step, mode=None, **options: compile(step, backend="eager", **options))
-    yield compile
-    torch._dynamo.reset()  # no test depends on what those before it have traced
-
-
 # Nets: all have ``features`` and a ``classifier`` ---------------------------------------------------------------------
 
 
@@ -571,9 +562,9 @@ def test_engines_agree_in_float32(fit):
 
 
 @pytest.mark.slow
-def test_compiled_steps_give_the_same(fit, compiler, monkeypatch):
+@pytest.mark.compiled
+def test_compiled_steps_give_the_same(fit):
     """The captured engine with a compiler: whole visits, buffers, a client's state, and batches that are filled up."""
-    monkeypatch.setattr(torch, "compile", compiler)
     assert_engines_agree(fit, Case(SCAFFOLD, batch_norm_mlp, equal, sgd, {}, ("captured",)))
     assert_engines_agree(fit, Case(CustomStep, mlp, ragged, momentum, {}, ("captured",)))
     assert_engines_agree(fit, Case(FedAvg, mlp, ragged, momentum, {"learning_rate_decay": 0.5}, ("captured",)))

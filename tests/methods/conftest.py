@@ -157,7 +157,10 @@ class Tiny:
         method = getattr(methods, name)
         if personal:  # by another name: the command line would not know which of two is meant
             method = type(f"Personal{name}", (method,), {"personal": personal})
-        return self.train(method, data, **{**method_settings, **settings})
+        settings = {**method_settings, **settings}
+        if not {"local_steps", "local_epochs"} & settings.keys():
+            settings["local_epochs"] = 1
+        return self.train(method, data, **settings)
 
     # For plain loops ------------------------------------------------------------------------------------------------
 

@@ -170,9 +170,18 @@ def test_the_loss_does_not_underflow():
     assert half.isfinite().all()
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized", pytest.param("captured", marks=pytest.mark.slow)])
-@pytest.mark.one_in(3)
-def test_weights_that_count_twice(tied, traced, engine):
+@pytest.mark.parametrize(
+    ("tied", "engine"),
+    [
+        ("names", "sequential"),
+        ("layers", "sequential"),
+        ("outside", "sequential"),
+        ("outside", "vectorized"),
+        pytest.param("layers", "captured", marks=pytest.mark.slow),
+    ],
+    indirect=["tied"],
+)
+def test_weights_that_count_twice(tied, engine):
     """Two rounds to 1e-9, and the net is left with parameters, not with the tensors that it held in between."""
     cohorts = [[0, 1], [1]]
     settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "modified_gradients": True}
@@ -202,7 +211,7 @@ def test_modified_gradients_equal_the_equation(tiny, engine):
     assert_modified_rounds(tiny, tiny.new_data(), engine)
 
 
-def test_modified_gradients_in_captured_steps(tiny, traced):
+def test_modified_gradients_in_captured_steps(tiny):
     """Two rounds of the client with 10 samples, whose third batch is filled up."""
     assert_modified_rounds(tiny, tiny.new_data(cohorts=[[1], [1]]), "captured")
 

@@ -1,9 +1,11 @@
 """Every method, task stream, callback, storage, precision and defence on the pretended GPU ends as on the CPU."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from declared_by_tests import trains_at_the_server
-from pretended.runs import assert_same, both, every_engine, fit
+from pretended.runs import assert_same, both, every_engine, fit, loop
 
 from fl_lightning import callbacks, methods
 from fl_lightning import tasks as room
@@ -15,10 +17,11 @@ pytestmark = pytest.mark.slow
 ENGINES = ["sequential", "vectorized", "captured"]
 AT_THE_SERVER = list(filter(trains_at_the_server, methods.__all__))
 OF_CLIENTS = ["APFL", "FedCurv"]
-# Of a federated method with a learner of tasks those with the most state.
-TASKS = ["LocalOnly SingleTask", "LocalOnly EWC", "FedAvg TaskLearner", "SCAFFOLD EWC", "FedCurv APD", "FedProx StableSGD"]
-GENERATORS = ["LANDER", "MFCL", "TARGET"]  # of images; they magnify rounding
 MAGNIFIES = "FedProx SynapticIntelligence"  # rounding: importances are quotients by squares of small steps
+# Of a federated method with a learner of tasks those with the most state.
+TASKS = ["FedWeIT", "LocalOnly SingleTask", "LocalOnly EWC", "FedAvg TaskLearner", "SCAFFOLD EWC", "FedCurv APD"]
+TASKS += ["FedProx StableSGD", MAGNIFIES]
+GENERATORS = ["LANDER", "MFCL", "TARGET"]  # of images; they magnify rounding
 
 
 def learners(kind: type) -> list[str]:
@@ -27,9 +30,11 @@ def learners(kind: type) -> list[str]:
     return sorted(name for name, value in public.items() if issubclass(value, kind) and value is not kind)
 
 
-@pytest.mark.parametrize("name", methods.__all__)
-def test_methods(name):
-    every_engine(name=name)
+@pytest.mark.parametrize(("name", "engine"), list(zip(methods.__all__, cycle(ENGINES))), ids=methods.__all__)
+def test_methods(name, engine):
+    """Rounds without a trainer, of one engine after another: what a method does on a device is the same in all of them."""
+    gpu, _ = loop("gpu", name, engine)
+    assert_same(gpu, loop("cpu", name)[0])
 
 
 @pytest.mark.parametrize("name", [*AT_THE_SERVER, *OF_CLIENTS])
@@ -37,14 +42,12 @@ def test_methods_under_a_trainer(name):
     both(name=name)
 
 
-@pytest.mark.parametrize("name", ["FedWeIT", *TASKS, MAGNIFIES])
-def test_methods_on_task_streams(name):
+@pytest.mark.parametrize(("name", "engine"), list(zip(TASKS, cycle(ENGINES))), ids=TASKS)
+def test_methods_on_task_streams(name, engine):
     """Two tasks of a round each."""
     settings = {"num_classes": 2, "data": {"tasks": TaskStream(classes_per_task=2), "augment": ()}}
     settings |= {"precision": "64-true"} if name == MAGNIFIES else {}
-    cpu = fit("cpu", name, engine="sequential", **settings)
-    for engine in ENGINES:
-        assert_same(fit("gpu", name, engine=engine, **settings), cpu)
+    both(name=name, engine=engine, **settings)
 
 
 @pytest.mark.parametrize("name", learners(ClassLearner))
@@ -71,8 +74,7 @@ def test_optimizers(optimizer):
     every_engine(optimizer=lambda weights: kind(weights, lr=0.01), atol=1e-4)
 
 
-@pytest.mark.parametrize("storage", ["device", "stream"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("storage", "engine"), [("device", "vectorized"), ("stream", "sequential"), ("stream", "captured")])
 def test_storage(storage, engine):
     both(engine=engine, data={"storage": storage})
 
@@ -107,8 +109,10 @@ def known_before():
     return Arrays(images, [0, 1] * 6, images, [0, 1] * 6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("learner", [lambda: room.L2SP(1.0), lambda: room.PretrainedEWC(known_before(), 1.0)])
+@pytest.mark.parametrize(
+    ("learner", "engine"),
+    [(lambda: room.L2SP(1.0), "captured"), (lambda: room.PretrainedEWC(known_before(), 1.0), "vectorized")],
+)
 def test_what_holds_a_net_to_its_start(learner, engine):
     """And what looks at what it knew: samples of another source go to the device too."""
 
@@ -146,11 +150,11 @@ def test_defences(defence, engine):
     both(engine=engine, **settings, data={"augment": ()})
 
 
-@pytest.mark.parametrize(("name", "client_state"), [("FedAvg", "memory"), ("SCAFFOLD", "memory"), ("SCAFFOLD", "disk")])
-def test_a_run_goes_on_elsewhere(name, client_state, tmp_path, monkeypatch):
+@pytest.mark.parametrize("client_state", ["memory", "disk"])
+def test_a_run_goes_on_elsewhere(client_state, tmp_path, monkeypatch):
     """From a checkpoint with the momentum of the server and what clients keep: from either device to the other or itself."""
-    settings = {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)} if name == "FedAvg" else {}
-    settings |= {"name": name, "client_state": client_state}
+    settings = {"name": "SCAFFOLD", "client_state": client_state}
+    settings |= {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)}
     monkeypatch.chdir(tmp_path)
     engine = {"cpu": "sequential", "gpu": "auto"}
     whole = fit("cpu", engine=engine["cpu"], rounds=3, **settings)

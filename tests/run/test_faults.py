@@ -173,7 +173,6 @@ def test_a_fault_at_a_call_of_each_kind(tmp_path, toy_data, kind, files, fault):
 
 @pytest.mark.slow
 @_NEEDS_FORK
-@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, KILL], ids=["EIO", "ENOSPC", "kill"])
-@pytest.mark.parametrize("kind", ["memory", "disk", "linked"])
+@pytest.mark.parametrize(("kind", "fault"), [("memory", errno.EIO), ("disk", KILL), ("linked", errno.ENOSPC)])
 def test_a_fault_at_any_call(tmp_path, toy_data, kind, fault):
     goes_on_after_faults(tmp_path, toy_data, kind, fault, lambda calls: range(len(calls)))

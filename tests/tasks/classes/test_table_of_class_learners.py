@@ -82,7 +82,7 @@ def known() -> dict[tuple[str, str], str | dict[str, torch.Tensor]]:
 
 
 @pytest.fixture
-def outcome(arriving, traced_in_module, known) -> Callable[[str, str], str | dict[str, torch.Tensor]]:
+def outcome(arriving, known) -> Callable[[str, str], str | dict[str, torch.Tensor]]:
     def find(row: str, column: str):
         if (row, column) not in known:
             known[row, column] = learn(arriving, LEARNERS[row], {**SMALL.get(row, {}), **RUNS[column]})
