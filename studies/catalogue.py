@@ -65,6 +65,7 @@ ORDER = (
     "privacy_digits",
     "privacy_mnist",
     "digits_methods_rates",
+    "digits_methods",
     "digits_classes",
     "digits_classes_losses",
     "digits_target",

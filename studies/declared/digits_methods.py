@@ -21,6 +21,8 @@ _METHODS = {
 _RATES = "0.03,0.1,0.3,1.0"
 # Of those whose best of the four was the lowest or the highest, one rate more in that direction.
 _WIDER = {"MoFedSAM": f"{_RATES},3.0", "FedCM": f"{_RATES},3.0", "FedETF": f"0.01,{_RATES}", "MOON": f"0.01,{_RATES}"}
+# By digits_methods_rates; 0.3 for all others.
+_CHOSEN = {"SCAFFOLD": "0.1", "FedACG": "0.1", "FedCM": "1.0", "MoFedSAM": "3.0", "FedETF": "0.03", "MOON": "0.03"}
 
 STUDIES = [
     Study(
@@ -47,5 +49,31 @@ STUDIES = [
         },
         baseline={SWEEP: "FedAvg"},
         chosen="model.optimizer.lr",
+    ),
+    Study(
+        name="digits_methods",
+        title="Digits: the methods, each at its own learning rate",
+        claim="At the rate that validation chose for it in digits_methods_rates, each method is more accurate than FedAvg at "
+        "FedAvg's, and its clients forget less.",
+        paper="No paper compares these methods in one setting. It is the digits federation of forgetbench, with other seeds "
+        "than those of the search. Options other than the rate have their defaults. FedNova is not in it: all clients take "
+        "as many steps here, so it is FedAvg.",
+        sweeps=tuple(
+            Sweep(
+                name,
+                f"--config forgetbench_digits.yaml {method} --model.optimizer.lr {_CHOSEN.get(name, '0.3')} "
+                "--seeds 21,22,23,24,25",
+            )
+            for name, method in _METHODS.items()
+            if name != "FedNova"
+        ),
+        measures={
+            "test_accuracy": "final test accuracy",
+            "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
+            "forgetting/round/mean": "round forgetting F_t, mean over rounds",
+            "processor_seconds": "processor seconds",
+        },
+        claimed=("test_accuracy", "forgetting/client_mean/mean"),
+        baseline={SWEEP: "FedAvg"},
     ),
 ]
