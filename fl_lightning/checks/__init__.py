@@ -124,7 +124,13 @@ def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpa
 def check_each(key: str, values: Iterable[float], *, hint: str = "", **limits: Unpack[Limits]) -> None:
     """Refuse a list of numbers of which one is outside of a range.
 
-    >>> check_each("callbacks.summary.targets", [0.5, 90], above=0, at_most=1, hint="0.9 is 90 %")
+    >>> check_each(
+    ...     "callbacks.summary.targets",
+    ...     [0.5, 90],
+    ...     above=0,
+    ...     at_most=1,
+    ...     hint="0.9 is 90 %",
+    ... )
     Traceback (most recent call last):
     fl_lightning.checks.ArgumentError: callbacks.summary.targets has 90, must be above 0 and at most 1: 0.9 is 90 %
 
@@ -219,7 +225,9 @@ def check_list(key: str, values: Sequence[Any] | None) -> None:
 def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:
     """Refuse a pattern that fits no name.
 
-    >>> check_patterns("model.personal", ["head.*"], ["features.0.weight", "classifier.weight"])
+    >>> check_patterns(
+    ...     "model.personal", ["head.*"], ["features.0.weight", "classifier.weight"]
+    ... )
     Traceback (most recent call last):
     ValueError: model.personal has 'head.*', which fits no weight of model.net: its layers are features, classifier
 

@@ -26,7 +26,10 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     Example::
 
         >>> import torch
-        >>> weighted_average([{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([5.0, 4.0])}], weights=[3, 1])
+        >>> weighted_average(
+        ...     [{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([5.0, 4.0])}],
+        ...     weights=[3, 1],
+        ... )
         {'w': tensor([2., 1.])}
     """
     weights = torch.as_tensor(weights, dtype=torch.float64)
@@ -69,7 +72,10 @@ def less_mean(tensors: State, means: State) -> State:
 
     Example::
 
-        >>> less_mean({"w": torch.tensor([3.0, 1.0]), "v": torch.ones(2)}, {"w": torch.tensor([1.0, 1.0], dtype=torch.float64)})
+        >>> less_mean(
+        ...     {"w": torch.tensor([3.0, 1.0]), "v": torch.ones(2)},
+        ...     {"w": torch.tensor([1.0, 1.0], dtype=torch.float64)},
+        ... )
         {'w': tensor([2., 0.])}
     """
     old = [tensors[name] for name in means]

@@ -33,8 +33,10 @@ def task_confusion(counts: Tensor, class_task: Tensor, num_tasks: int) -> Tensor
 
     Example::
 
-        >>> counts = torch.tensor([[2, 1, 1], [0, 4, 0], [1, 0, 1]])  # two classes of task 0, one of task 1
-        >>> task_confusion(counts, torch.tensor([0, 0, 1]), num_tasks=2)  # 7 and 1 of 8, 1 and 1 of 2
+        >>> # two classes of task 0, one of task 1
+        >>> counts = torch.tensor([[2, 1, 1], [0, 4, 0], [1, 0, 1]])
+        >>> # 7 and 1 of 8, 1 and 1 of 2
+        >>> task_confusion(counts, torch.tensor([0, 0, 1]), num_tasks=2)
         tensor([[0.8750, 0.1250],
                 [0.5000, 0.5000]], dtype=torch.float64)
     """
@@ -84,7 +86,8 @@ def forgetting_by_class(accuracy: Tensor, class_task: Tensor) -> Tensor:
 
     Example::
 
-        >>> accuracy = torch.tensor([[1.0, 0.5, float("nan")], [0.5, 0.75, 1.0]])  # a drop of 1/2, and a gain of 1/4
+        >>> # a drop of 1/2, and a gain of 1/4
+        >>> accuracy = torch.tensor([[1.0, 0.5, float("nan")], [0.5, 0.75, 1.0]])
         >>> forgetting_by_class(accuracy, torch.tensor([0, 0, 1]))
         tensor(0.1250)
     """

@@ -28,8 +28,14 @@ def class_moments(features: Tensor, targets: Tensor, num_classes: int) -> ClassM
 
     Example::
 
-        >>> moments = class_moments(torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1]), num_classes=3)
-        >>> moments.counts.tolist(), moments.means.flatten().tolist(), moments.covariances.flatten().tolist()
+        >>> moments = class_moments(
+        ...     torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1]), num_classes=3
+        ... )
+        >>> (
+        ...     moments.counts.tolist(),
+        ...     moments.means.flatten().tolist(),
+        ...     moments.covariances.flatten().tolist(),
+        ... )
         ([2, 1, 0], [2.0, 7.0, 0.0], [2.0, 0.0, 0.0])
     """
     features, width = features.double(), features.shape[1]
@@ -56,7 +62,9 @@ def pooled_moments(parts: Iterable[ClassMoments]) -> ClassMoments:
     Example::
 
         >>> parts = torch.tensor([[[0.0], [2.0]], [[4.0], [6.0]]])
-        >>> pooled = pooled_moments(class_moments(part, torch.tensor([0, 0]), num_classes=1) for part in parts)
+        >>> pooled = pooled_moments(
+        ...     class_moments(part, torch.tensor([0, 0]), num_classes=1) for part in parts
+        ... )
         >>> pooled.means.item(), round(pooled.covariances.item(), 4)  # of 0, 2, 4 and 6
         (3.0, 6.6667)
     """
@@ -72,7 +80,9 @@ def draw_features(moments: ClassMoments, count: int, generator: torch.Generator)
 
     Example::
 
-        >>> moments = class_moments(torch.tensor([[1.0], [1.0]]), torch.tensor([2, 2]), num_classes=3)
+        >>> moments = class_moments(
+        ...     torch.tensor([[1.0], [1.0]]), torch.tensor([2, 2]), num_classes=3
+        ... )
         >>> draw_features(moments, 2, torch.Generator())
         (tensor([[1.],
                 [1.]], dtype=torch.float64), tensor([2, 2]))

@@ -37,7 +37,8 @@ def not_true_distillation(
 
         >>> student = torch.tensor([[7.0, 0.0, 0.0]])  # even over classes 1 and 2
         >>> teacher = torch.tensor([[0.0, 3.0, 1.0]]).log()  # 3/4 and 1/4 of them
-        >>> not_true_distillation(student, teacher, torch.tensor([0]))  # 3/4 log(3/2) + 1/4 log(1/2)
+        >>> # 3/4 log(3/2) + 1/4 log(1/2)
+        >>> not_true_distillation(student, teacher, torch.tensor([0]))
         tensor(0.1308)
     """
     is_true = target[..., None] == torch.arange(student_logits.shape[-1], device=target.device)
@@ -95,7 +96,8 @@ def model_contrastive_loss(
     Example::
 
         >>> z, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-        >>> model_contrastive_loss(z, z_global=z, z_previous=other, temperature=1.0)  # -log(e / (e + 1))
+        >>> # -log(e / (e + 1))
+        >>> model_contrastive_loss(z, z_global=z, z_previous=other, temperature=1.0)
         tensor(0.3133)
     """
     local, near, far = (at_least_float32(features) for features in (z, z_global, z_previous))
@@ -120,10 +122,12 @@ def ensemble_distillation(
 
     Example::
 
-        >>> teachers = torch.tensor([[[4.0, 0.0]], [[0.0, 4.0]]])  # of two minds: even as an ensemble
+        >>> # of two minds: even as an ensemble
+        >>> teachers = torch.tensor([[[4.0, 0.0]], [[0.0, 4.0]]])
         >>> ensemble_distillation(torch.tensor([[1.0, 1.0]]), teachers)
         tensor(0.)
-        >>> ensemble_distillation(torch.tensor([[3.0, 1.0]]).log(), teachers)  # 1/2 log(2/3) + 1/2 log(2)
+        >>> # 1/2 log(2/3) + 1/2 log(2)
+        >>> ensemble_distillation(torch.tensor([[3.0, 1.0]]).log(), teachers)
         tensor(0.1438)
     """
     teacher = (at_least_float32(teacher_logits).mean(dim=0) / temperature).log_softmax(dim=-1)
@@ -143,7 +147,10 @@ def label_count_weights(student_counts: Tensor, teacher_counts: Tensor) -> Tenso
 
     Example::
 
-        >>> label_count_weights(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([[2.0, 3.0, 0.0], [0.0, 1.0, 0.0]]))
+        >>> label_count_weights(
+        ...     torch.tensor([2.0, 0.0, 0.0]),
+        ...     torch.tensor([[2.0, 3.0, 0.0], [0.0, 1.0, 0.0]]),
+        ... )
         tensor([[0.5000, 0.7500, 0.0000],
                 [0.0000, 0.2500, 0.0000]])
     """
@@ -168,7 +175,8 @@ def dynamic_distillation(
     Example::
 
         >>> teachers = torch.tensor([[[3.0, 1.0]]]).log()
-        >>> student, alpha = torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]])  # the teacher speaks for class 0 alone
+        >>> # the teacher speaks for class 0 alone
+        >>> student, alpha = torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]])
         >>> dynamic_distillation(student, teachers, alpha)  # 3/4 log(3/2)
         tensor(0.3041)
     """
@@ -192,7 +200,8 @@ def update_global_label_counts(global_counts: Tensor, client_counts: Tensor, rou
         >>> counts, client = torch.tensor([10.0, 0.0]), torch.tensor([4.0, 8.0])
         >>> update_global_label_counts(counts, client, rounds_participated=2, gamma=0.5)
         tensor([12.,  4.])
-        >>> update_global_label_counts(counts, client, rounds_participated=3, gamma=0.5)  # counted whole before
+        >>> # counted whole before
+        >>> update_global_label_counts(counts, client, rounds_participated=3, gamma=0.5)
         tensor([10.,  0.])
     """
     if gamma * rounds_participated > 1 + 1e-12:

@@ -18,7 +18,13 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
 
     Example::
 
-        >>> finite_rows([torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), torch.tensor([torch.inf, 0.0])], num_rows=2)
+        >>> finite_rows(
+        ...     [
+        ...         torch.tensor([[1.0, 2.0], [3.0, torch.nan]]),
+        ...         torch.tensor([torch.inf, 0.0]),
+        ...     ],
+        ...     num_rows=2,
+        ... )
         tensor([[ True, False],
                 [False,  True]])
     """

@@ -44,7 +44,10 @@ def empirical_fisher(net: nn.Module, loss: _Loss, batches: Iterable[tuple[_Input
         >>> net = nn.Linear(2, 1, bias=False)
         >>> def loss(outputs, targets):
         ...     return outputs[:, 0]  # whose gradient is the inputs
-        >>> empirical_fisher(net, loss, [(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2))])  # (1 + 9) / 2, (4 + 16) / 2
+        >>> # (1 + 9) / 2, (4 + 16) / 2
+        >>> empirical_fisher(
+        ...     net, loss, [(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2))]
+        ... )
         {'weight': tensor([[ 5., 10.]])}
     """
     was_training = net.training

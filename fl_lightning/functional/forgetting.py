@@ -73,7 +73,8 @@ def round_forgetting(previous: Tensor, current: Tensor) -> Tensor:
 
     Example::
 
-        >>> round_forgetting(torch.tensor([0.75, 0.5]), torch.tensor([0.25, 1.0]))  # a drop of 1/2, and a gain
+        >>> # a drop of 1/2, and a gain
+        >>> round_forgetting(torch.tensor([0.75, 0.5]), torch.tensor([0.25, 1.0]))
         tensor(0.2500)
     """
     if previous.shape != current.shape:
@@ -95,7 +96,8 @@ def mean_round_forgetting(accuracies: Tensor) -> Tensor:
 
     Example::
 
-        >>> mean_round_forgetting(torch.tensor([[0.75, 0.5], [0.25, 1.0], [0.25, 0.5]]))  # (1/4 + 1/4) / 2
+        >>> # (1/4 + 1/4) / 2
+        >>> mean_round_forgetting(torch.tensor([[0.75, 0.5], [0.25, 1.0], [0.25, 0.5]]))
         tensor(0.2500)
     """
     _check_rounds(accuracies)
@@ -117,7 +119,9 @@ def local_forgetting(before: Tensor, after: Tensor) -> Tensor:
 
     Example::
 
-        >>> local_forgetting(torch.tensor([0.75, 0.5]), torch.tensor([[0.25, 1.0], [0.75, 0.25]]))
+        >>> local_forgetting(
+        ...     torch.tensor([0.75, 0.5]), torch.tensor([[0.25, 1.0], [0.75, 0.25]])
+        ... )
         tensor([0.2500, 0.1250])
     """
     return (before - after).clamp_min(0).nanmean(dim=1)
@@ -138,7 +142,8 @@ def loss_increase(before: Tensor, after: Tensor) -> Tensor:
 
     Example::
 
-        >>> loss_increase(torch.tensor([0.5, 1.0]), torch.tensor([[1.0, 1.0], [2.0, 1.5]]))  # (1 + 1/4) / 2
+        >>> # (1 + 1/4) / 2
+        >>> loss_increase(torch.tensor([0.5, 1.0]), torch.tensor([[1.0, 1.0], [2.0, 1.5]]))
         tensor(0.6250)
     """
     return (after.where(after.isfinite(), float("nan")).nanmean(dim=0) - before).mean()
@@ -162,7 +167,8 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
 
     Example::
 
-        >>> forgetting_from_best(torch.tensor([[0.5, 0.25], [1.0, 0.0], [0.5, 0.5]]))  # a drop of 1/2, and a gain of 1/4
+        >>> # a drop of 1/2, and a gain of 1/4
+        >>> forgetting_from_best(torch.tensor([[0.5, 0.25], [1.0, 0.0], [0.5, 0.5]]))
         tensor(0.1250)
     """
     _check_rounds(accuracies)

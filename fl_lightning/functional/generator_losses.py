@@ -31,7 +31,8 @@ def class_imbalance(logits: Tensor) -> Tensor:
 
         >>> class_imbalance(torch.tensor([[50.0, -50.0], [-50.0, 50.0]]))
         tensor(0.)
-        >>> class_imbalance(torch.tensor([[3.0, 1.0]]).log())  # 1 - (3/4 log 4/3 + 1/4 log 4) / log 2
+        >>> # 1 - (3/4 log 4/3 + 1/4 log 4) / log 2
+        >>> class_imbalance(torch.tensor([[3.0, 1.0]]).log())
         tensor(0.1887)
     """
     mean = logits.softmax(dim=1).mean(dim=0)
@@ -102,7 +103,10 @@ def anchor_loss(projected: Tensor, anchors: Tensor, radius: float, real: Tensor 
 
     Example::
 
-        >>> anchor_loss(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.zeros(2, 2), radius=0.05)  # 1/4 - .05
+        >>> # 1/4 - .05
+        >>> anchor_loss(
+        ...     torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.zeros(2, 2), radius=0.05
+        ... )
         tensor(0.2000)
         >>> anchor_loss(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2), radius=0.5)
         tensor(0.)

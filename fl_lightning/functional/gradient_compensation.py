@@ -22,8 +22,11 @@ def gradient_compensation(logits: Tensor, target: Tensor, learned: Tensor, real:
 
     Example::
 
-        >>> odds = torch.tensor([1 / 0.1 - 1, 1 / 0.3 - 1, 1 / 0.2 - 1]).log()  # g is 0.1, 0.3 and 0.2
-        >>> gradient_compensation(odds[:, None], torch.tensor([0, 0, 0]), torch.tensor([True, True, False]))
+        >>> # g is 0.1, 0.3 and 0.2
+        >>> odds = torch.tensor([1 / 0.1 - 1, 1 / 0.3 - 1, 1 / 0.2 - 1]).log()
+        >>> gradient_compensation(
+        ...     odds[:, None], torch.tensor([0, 0, 0]), torch.tensor([True, True, False])
+        ... )
         tensor([0.5000, 1.5000, 1.0000])
     """
     unknown = (-logits.gather(1, target[:, None]).squeeze(1)).sigmoid()

@@ -18,7 +18,10 @@ def squared_distance(gradient: Iterable[Tensor], observed: Iterable[Tensor]) -> 
 
     Example::
 
-        >>> squared_distance([torch.tensor([1.0, 2.0]), torch.tensor(3.0)], [torch.tensor([0.0, 0.0]), torch.tensor(1.0)])
+        >>> squared_distance(
+        ...     [torch.tensor([1.0, 2.0]), torch.tensor(3.0)],
+        ...     [torch.tensor([0.0, 0.0]), torch.tensor(1.0)],
+        ... )
         tensor(9.)
     """
     return torch.stack([(a - b).square().sum() for a, b in zip(gradient, observed, strict=True)]).sum()
@@ -53,7 +56,8 @@ def total_variation(images: Tensor) -> Tensor:
 
     Example::
 
-        >>> total_variation(torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]]))  # 2 from row to row, 1 from column to column
+        >>> # 2 from row to row, 1 from column to column
+        >>> total_variation(torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]]))
         tensor(3.)
     """
     return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()
@@ -77,7 +81,8 @@ def label_counts_from_bias(bias_gradient: Tensor, probabilities: Tensor, num_ima
 
     Example::
 
-        >>> even = torch.full((3,), 1 / 3)  # before training, of a batch with three images of class 0 and one of class 2
+        >>> # before training, of a batch with three images of class 0 and one of class 2
+        >>> even = torch.full((3,), 1 / 3)
         >>> label_counts_from_bias(even - torch.tensor([3, 0, 1]) / 4, even, num_images=4)
         tensor([3, 0, 1])
     """

@@ -31,7 +31,8 @@ def heterogeneity(label_counts: ArrayLike) -> Heterogeneity:
 
     Example::
 
-        >>> skew = heterogeneity([[4, 0], [2, 2]])  # three quarters of all samples are of the first class
+        >>> # three quarters of all samples are of the first class
+        >>> skew = heterogeneity([[4, 0], [2, 2]])
         >>> skew.distinct_labels, skew.largest_share, skew.distance
         (1.5, 0.75, 0.25)
         >>> skew.smallest, skew.median, skew.largest

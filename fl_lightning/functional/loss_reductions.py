@@ -15,7 +15,10 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
     Example::
 
-        >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
+        >>> (
+        ...     at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype,
+        ...     at_least_float32(torch.zeros(1).double()).dtype,
+        ... )
         (torch.float32, torch.float64)
     """
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
@@ -30,7 +33,11 @@ def reduce_losses(values: Tensor, reduction: LossReduction) -> Tensor:
     Example::
 
         >>> losses = torch.tensor([1.0, 2.0, 6.0])
-        >>> reduce_losses(losses, "mean"), reduce_losses(losses, "sum"), reduce_losses(losses, "none")
+        >>> (
+        ...     reduce_losses(losses, "mean"),
+        ...     reduce_losses(losses, "sum"),
+        ...     reduce_losses(losses, "none"),
+        ... )
         (tensor(3.), tensor(9.), tensor([1., 2., 6.]))
     """
     check_choice("reduction", reduction, LossReduction)

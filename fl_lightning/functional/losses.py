@@ -32,7 +32,10 @@ def truncated_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor
     Example::
 
         >>> logits = torch.tensor([[0.0, 0.0, 9.0]])
-        >>> truncated_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0]))  # log 2
+        >>> # log 2
+        >>> truncated_cross_entropy(
+        ...     logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0])
+        ... )
         tensor(0.6931)
     """
     logits = at_least_float32(logits)
@@ -62,7 +65,10 @@ def reweighted_softmax_cross_entropy(
     Example::
 
         >>> logits = torch.tensor([[1.0, 5.0]]).log()
-        >>> reweighted_softmax_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([3, 1]))  # log(3/4 + 5/4)
+        >>> # log(3/4 + 5/4)
+        >>> reweighted_softmax_cross_entropy(
+        ...     logits, torch.tensor([0]), label_counts=torch.tensor([3, 1])
+        ... )
         tensor(0.6931)
     """
     logits = at_least_float32(logits)
@@ -91,7 +97,10 @@ def masked_cross_entropy(logits: Tensor, target: Tensor, label_counts: Tensor, r
     Example::
 
         >>> logits = torch.tensor([[0.0, 0.0, 9.0]])
-        >>> masked_cross_entropy(logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0]))  # log 3
+        >>> # log 3
+        >>> masked_cross_entropy(
+        ...     logits, torch.tensor([0]), label_counts=torch.tensor([1, 3, 0])
+        ... )
         tensor(1.0986)
     """
     filled = at_least_float32(logits).masked_fill(label_counts <= 0, 0.0)
@@ -121,7 +130,8 @@ def calibrated_cross_entropy(
     Example::
 
         >>> logits = torch.zeros(1, 3)
-        >>> calibrated_cross_entropy(logits, torch.tensor([1]), torch.tensor([1, 16, 0]))  # log(1 + exp(1/2 - 1))
+        >>> # log(1 + exp(1/2 - 1))
+        >>> calibrated_cross_entropy(logits, torch.tensor([1]), torch.tensor([1, 16, 0]))
         tensor(0.4741)
     """
     logits = at_least_float32(logits)
@@ -146,7 +156,10 @@ def weighted_cross_entropy(logits: Tensor, target: Tensor, class_weights: Tensor
 
     Example::
 
-        >>> weighted_cross_entropy(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([1.0, 3.0]))  # 3 log 2
+        >>> # 3 log 2
+        >>> weighted_cross_entropy(
+        ...     torch.zeros(1, 2), torch.tensor([1]), torch.tensor([1.0, 3.0])
+        ... )
         tensor(2.0794)
     """
     losses = F.cross_entropy(at_least_float32(logits), target, reduction="none")

@@ -22,7 +22,10 @@ def membership_auc(members: Tensor, others: Tensor, member_classes: Tensor, othe
 
         >>> import torch
         >>> losses, classes = torch.tensor([0.1, 0.7, 0.2]), torch.tensor([0, 0, 1])
-        >>> membership_auc(losses, torch.tensor([0.5, 0.9, 0.2]), classes, torch.tensor([0, 0, 1]))  # of 1, 1/2 and 1/2
+        >>> # of 1, 1/2 and 1/2
+        >>> membership_auc(
+        ...     losses, torch.tensor([0.5, 0.9, 0.2]), classes, torch.tensor([0, 0, 1])
+        ... )
         tensor(0.6667, dtype=torch.float64)
     """
     lower = (members[:, None] < others).double() + (members[:, None] == others).double() / 2

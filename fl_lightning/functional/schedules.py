@@ -66,7 +66,10 @@ class RateFactors:
 
     Example::
 
-        >>> factors = RateFactors("model.client_lr_scheduler", lambda one: torch.optim.lr_scheduler.StepLR(one, 2, gamma=0.5))
+        >>> factors = RateFactors(
+        ...     "model.client_lr_scheduler",
+        ...     lambda one: torch.optim.lr_scheduler.StepLR(one, 2, gamma=0.5),
+        ... )
         >>> [factors(round) for round in (1, 2, 3, 4, 5)]
         [1.0, 1.0, 0.5, 0.5, 0.25]
     """

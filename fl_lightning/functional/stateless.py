@@ -55,7 +55,12 @@ def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], argum
 
         >>> import torch
         >>> net = nn.Linear(2, 1, bias=False)
-        >>> call_with(net, tensor_slots(net), {"weight": torch.tensor([[1.0, 2.0]])}, [torch.tensor([3.0, 4.0])])
+        >>> call_with(
+        ...     net,
+        ...     tensor_slots(net),
+        ...     {"weight": torch.tensor([[1.0, 2.0]])},
+        ...     [torch.tensor([3.0, 4.0])],
+        ... )
         tensor([11.])
     """
     # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones there.
@@ -82,7 +87,11 @@ def call_holding(net: nn.Module, tensors: Mapping[str, Tensor], function: Callab
 
         >>> import torch
         >>> net = nn.Linear(2, 1, bias=False)
-        >>> call_holding(net, {"weight": torch.tensor([[1.0, 2.0]])}, lambda: net(torch.tensor([3.0, 4.0])))
+        >>> call_holding(
+        ...     net,
+        ...     {"weight": torch.tensor([[1.0, 2.0]])},
+        ...     lambda: net(torch.tensor([3.0, 4.0])),
+        ... )
         tensor([11.])
     """
     held = {f"net.{name}": tensor for name, tensor in tensors.items()}

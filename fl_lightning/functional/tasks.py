@@ -35,7 +35,10 @@ def average_forgetting(accuracy: Tensor) -> Tensor:
 
     Example::
 
-        >>> average_forgetting(torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]]))  # (3/4 + 1/4) / 2
+        >>> # (3/4 + 1/4) / 2
+        >>> average_forgetting(
+        ...     torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]])
+        ... )
         tensor(0.5000)
     """
     accuracy = _checked(accuracy)
@@ -54,7 +57,10 @@ def backward_transfer(accuracy: Tensor) -> Tensor:
 
     Example::
 
-        >>> backward_transfer(torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]]))  # (-1/4 - 1/4) / 2
+        >>> # (-1/4 - 1/4) / 2
+        >>> backward_transfer(
+        ...     torch.tensor([[0.5, 0.0, 0.0], [1.0, 1.0, 0.0], [0.25, 0.75, 1.0]])
+        ... )
         tensor(-0.2500)
     """
     accuracy = _checked(accuracy)
@@ -75,7 +81,10 @@ def mammoth_forgetting(accuracy: Tensor) -> Tensor:
 
     Example::
 
-        >>> mammoth_forgetting(torch.tensor([[0.5, 0.0, 0.0], [1.0, 0.5, 0.0], [0.25, 0.75, 1.0]]))  # (3/4 + 0) / 2
+        >>> # (3/4 + 0) / 2
+        >>> mammoth_forgetting(
+        ...     torch.tensor([[0.5, 0.0, 0.0], [1.0, 0.5, 0.0], [0.25, 0.75, 1.0]])
+        ... )
         tensor(0.3750)
     """
     accuracy = _checked(accuracy)
@@ -156,7 +165,8 @@ def average_incremental_accuracy(accuracy: Tensor) -> Tensor:
 
     Example::
 
-        >>> average_incremental_accuracy(torch.tensor([[1.0, 0.0], [0.5, 1.0]]))  # (1 + 3/4) / 2
+        >>> # (1 + 3/4) / 2
+        >>> average_incremental_accuracy(torch.tensor([[1.0, 0.0], [0.5, 1.0]]))
         tensor(0.8750)
     """
     accuracy = _checked(accuracy)

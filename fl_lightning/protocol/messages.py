@@ -125,7 +125,9 @@ def pack(message: Any) -> Packed:
 
     Example::
 
-        >>> pack(ClientState(method={"variate": {"0.weight": torch.ones(2)}}))["method/variate/0.weight"]
+        >>> pack(ClientState(method={"variate": {"0.weight": torch.ones(2)}}))[
+        ...     "method/variate/0.weight"
+        ... ]
         tensor([1., 1.])
     """
     return dict(_leaves("", message))

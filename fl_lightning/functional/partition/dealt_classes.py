@@ -84,7 +84,9 @@ def power_law_partition(
 
     Example::
 
-        >>> parts = power_law_partition([0] * 100, num_clients=4, classes_per_client=1, seed=0, base=5, sigma=0.0)
+        >>> parts = power_law_partition(
+        ...     [0] * 100, num_clients=4, classes_per_client=1, seed=0, base=5, sigma=0.0
+        ... )
         >>> [len(part) for part in parts]  # 5 and an even share of the other 80
         [25, 25, 25, 25]
     """

@@ -74,7 +74,9 @@ def dirichlet_by_class_partition(labels: ArrayLike, num_clients: int, alpha: flo
 
     Example::
 
-        >>> parts = dirichlet_by_class_partition([0] * 30 + [1] * 30, num_clients=3, alpha=0.5, seed=0, min_size=10)
+        >>> parts = dirichlet_by_class_partition(
+        ...     [0] * 30 + [1] * 30, num_clients=3, alpha=0.5, seed=0, min_size=10
+        ... )
         >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
         (60, True)
     """

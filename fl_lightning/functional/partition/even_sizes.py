@@ -50,7 +50,9 @@ def shard_partition(labels: ArrayLike, num_clients: int, classes_per_client: int
 
     Example::
 
-        >>> parts = shard_partition([0, 0, 1, 1, 2, 2], num_clients=3, classes_per_client=1, seed=0)
+        >>> parts = shard_partition(
+        ...     [0, 0, 1, 1, 2, 2], num_clients=3, classes_per_client=1, seed=0
+        ... )
         >>> sorted(sorted(part.tolist()) for part in parts)
         [[0, 1], [2, 3], [4, 5]]
     """

@@ -31,7 +31,9 @@ def indices_by_class(labels: NDArray[np.int64], num_classes: int, rng: np.random
 
     Example::
 
-        >>> pools = indices_by_class(np.array([1, 0, 1]), num_classes=3, rng=np.random.default_rng(0))
+        >>> pools = indices_by_class(
+        ...     np.array([1, 0, 1]), num_classes=3, rng=np.random.default_rng(0)
+        ... )
         >>> [sorted(pool.tolist()) for pool in pools]
         [[1], [0, 2], []]
     """
@@ -45,7 +47,12 @@ def by_client(samples: NDArray[np.int64], owners: NDArray[np.int64], num_clients
 
     Example::
 
-        >>> [part.tolist() for part in by_client(np.array([5, 6, 7]), np.array([1, 0, 1]), num_clients=3)]
+        >>> [
+        ...     part.tolist()
+        ...     for part in by_client(
+        ...         np.array([5, 6, 7]), np.array([1, 0, 1]), num_clients=3
+        ...     )
+        ... ]
         [[6], [5, 7], []]
     """
     return Parts(samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=num_clients))
