@@ -29,7 +29,7 @@ def configs_pages(root: Path) -> dict[str, str]:
     methods = [(name, path.read_text(encoding="utf-8")) for name, path in bundled_files().items() if name not in bundled_rows()]
     rows = [[f"`{name}`", content.partition("\n")[0].removeprefix("# "), _methods_of(name)] for name, content in methods]
     what = "Settings to combine with any row"
-    pages["docs/configs/methods.md"] = f"# Configs: methods\n\n{what}.\n\n{table(['config', 'what', 'method'], rows)}"
+    pages["docs/configs/methods.md"] = f"# Configs: Methods\n\n{what}.\n\n{table(['config', 'what', 'method'], rows)}"
     papers.append(["[Methods](configs/methods.md)", what.lower(), str(len(rows))])
     pages["docs/configs.md"] = (
         "# Configs by paper\n\n`fl-lightning fit --config NAME.yaml` runs a row of a paper's table. A paper's page has its "
