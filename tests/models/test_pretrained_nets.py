@@ -218,6 +218,10 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
             partial(TransformersModel, (8,), 3, "./nowhere"),
             "model.net.name is ./nowhere, which .* cannot load .*: check the name",
         ),
+        (
+            partial(TimmModel, (3, 64, 64), 3, "deit_tiny_distilled_patch16_224", options={"img_size": 64}),
+            "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: give the net without dist",
+        ),
         (partial(LoRA, r=0), "model.adapter.r is 0"),
         (partial(LoRA, target_modules=[]), r"model.adapter.target_modules is \[\]"),
         (partial(LoRA, dropout=1.0), "model.adapter.dropout is 1.0"),
@@ -264,6 +268,87 @@ def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
     torch.testing.assert_close(method.net.eval()(inputs), net.eval()(inputs))
     with pytest.raises(ValueError, match=r"model.initial_weights holds another net: .* give weights of this net"):
         fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
+
+
+DIGITS = "fit --config digits_wsm.yaml --trainer.max_steps 1 --model.optimizer.lr 0.5"
+
+
+def exported(main, root):
+    """The net of the only run below a folder, and its exports in the folders merged and separate."""
+    checkpoint = next(root.rglob("last.ckpt"))
+    for weights in ("merged", "separate"):
+        code, _, error = main("export", "--ckpt_path", str(checkpoint), "--weights", weights, "--out", weights)
+        assert code == 0, error
+    method = FedAvg.load_from_checkpoint(checkpoint)
+    return method.net.eval()
+
+
+def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
+    """A file of transformers, with its own names, begins a run with LoRA; the exports compute what the run's net does."""
+    config = transformers.ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=10, **SMALL, **NO_DROPOUT)
+    begun = transformers.ViTForImageClassification(config).eval()
+    begun.save_pretrained(tmp_path / "vit")
+    options = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights vit/model.safetensors"
+    adapter = "--model.adapter LoRA --model.adapter.r 2 --model.adapter.target_modules [q_proj,v_proj]"
+    code, _, error = main(*f"{DIGITS} {options} {adapter}".split())
+    assert code == 0, error
+    net, images = exported(main, tmp_path), torch.randn(5, 1, 8, 8)
+    expected = net(images)
+    merged = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(merged.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(begun(images).logits, expected, atol=1e-3)
+    assert torch.equal(merged.vit.layers[0].mlp.fc1.weight, begun.vit.layers[0].mlp.fc1.weight)
+    adapted = peft.PeftModel.from_pretrained(begun, str(tmp_path / "separate"))
+    torch.testing.assert_close(adapted.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
+    assert "`transformers.ViTForImageClassification.from_pretrained(FOLDER)`" in (tmp_path / "merged" / "README.md").read_text()
+    (tmp_path / "runs").rename(tmp_path / "before")
+    again = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights merged/model.safetensors"
+    code, _, error = main(*f"{DIGITS} {again} --model.optimizer.lr 0".split())
+    assert code == 0, error
+    method = FedAvg.load_from_checkpoint(next((tmp_path / "runs").rglob("last.ckpt")))
+    torch.testing.assert_close(method.net.eval()(images), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_timm_reads_what_is_exported(main, tmp_path):
+    """From a file of timm, and back as a folder that names the architecture."""
+    begun = timm.create_model("test_resnet", num_classes=10)
+    torch.save(begun.state_dict(), tmp_path / "timm.pt")
+    options = (
+        "--data.augment+ ToRGB --model.net timm.test_resnet --model.initial_weights timm.pt --model.trained [classifier.*]"
+    )
+    code, _, error = main(*f"{DIGITS} {options}".split())
+    assert code == 0, error
+    net, images = exported(main, tmp_path), torch.randn(5, 3, 8, 8)
+    merged = timm.create_model(f"local-dir:{tmp_path / 'merged'}", pretrained=True).eval()
+    assert torch.equal(merged(images), net(images))
+    assert torch.equal(merged.layer1[0].conv1.weight, begun.layer1[0].conv1.weight)
+    assert not torch.equal(merged.fc.weight, begun.fc.weight)
+
+
+def test_files_of_a_library_are_of_this_net(tmp_path, folders):
+    """Another class layer, a layer too many, or too few: by our names."""
+    config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, num_labels=3, **SMALL, **NO_DROPOUT)
+    state = transformers.BertForSequenceClassification(config).state_dict()
+    net = partial(TransformersModel, name=str(folders / "bert"), pretrained=False)
+    for changed, message in (
+        ({"classifier.bias": torch.zeros(5)}, r"classifier.bias is \(5,\) there and \(3,\) here: give weights of this net"),
+        ({"more.weight": torch.zeros(5)}, r"features.more.weight is \(5,\) there and missing here"),
+        ({"bert.embeddings.LayerNorm.bias": None}, r"features.bert.embeddings.LayerNorm.bias is missing there"),
+    ):
+        file = tmp_path / "net.safetensors"
+        stored = {name: tensor for name, tensor in {**state, **changed}.items() if tensor is not None}
+        safetensors.torch.save_file(stored, file)
+        with pytest.raises(ValueError, match=message):
+            fitted(FedAvg(net, initial_weights=str(file)), federation("bert"))
+
+
+def test_a_folder_of_pickles_is_refused(tmp_path):
+    """With what to save instead."""
+    net = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=30, **SMALL))
+    net.config.save_pretrained(tmp_path)
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"cannot load .*: give a folder that save_pretrained has written, .* as safetensors"):
+        TransformersModel((8,), 3, str(tmp_path))
 
 
 def test_initial_weights_never_run_code(tmp_path):
@@ -403,10 +488,12 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
         if name.startswith("net.")
     }
     merged, separate = (
-        safetensors.torch.load_file(tmp_path / path) for path in ("merged/model.safetensors", "separate/trained.safetensors")
+        safetensors.torch.load_file(tmp_path / path)
+        for path in ("merged/model.safetensors", f"separate/{'adapter_model' if adapted else 'trained'}.safetensors")
     )
     lora = {name: value for name, value in state.items() if "lora_" in name}
-    assert separate.keys() == {*lora, "classifier.weight", "classifier.bias"}
+    named = {f"base_model.model.{name.replace('.default', '')}" for name in [*lora, "classifier.weight", "classifier.bias"]}
+    assert separate.keys() == (named if adapted else {"classifier.weight", "classifier.bias"})
     assert merged.keys() == dict(MLP((1, 8, 8), 10).named_parameters()).keys()
     if adapted:
         a, b = (next(value for name, value in lora.items() if f"lora_{kind}" in name) for kind in "AB")
