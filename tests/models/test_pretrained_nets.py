@@ -243,6 +243,70 @@ def test_adapters_need_layers_that_are_there(folders):
         fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trained": []}, r"model.trained is \[\], which trains no weight: name some"),
+        ({"trained": ["*"]}, r"model.trained is \['\*'\], which fits all weights of model.net: leave it out"),
+        ({"trained": ["features.*", "classifier.*"]}, r"model.trained is \[.*\], which fits all weights"),
+        (
+            {"adapter": LoRA(target_modules=["features.1"]), "trained": ["classifier.*"]},
+            r"model.trained is \['classifier.\*'\], which leaves model.adapter LoRA.* untrained: add '\*lora_\*', or leave",
+        ),
+        ({"adapter": LoRA(target_modules=["features.1"]), "trained": ["*"]}, r"model.trained is .*, which fits all weights"),
+    ],
+)
+def test_what_trains_all_or_not_the_adapter_is_refused(settings, message):
+    """In one line with the key, the value and the cure."""
+    with pytest.raises(ValueError, match=message) as caught:
+        fitted(FedAvg(MLP, **settings), federation("vit"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_batch_norm_of_a_frozen_body_neither_moves_nor_travels(engine, buffers):
+    """A class layer learns as a linear model on the features of the net in evaluation mode does; only it is sent."""
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    body[1].running_mean.normal_(generator=torch.Generator().manual_seed(3))
+    net = nn.Sequential(OrderedDict([("body", body), ("fc", nn.Linear(4, 3))])).double()
+    begun = copy.deepcopy(net)
+    head, features = copy.deepcopy(net.fc), begun.body.eval()(IMAGES[:40].double()).detach()
+    data = from_arrays(IMAGES[:40].double(), TARGETS[:40], [range(20), range(20, 40)], batch_size=None)
+    for _ in range(2):
+        fits = []
+        for rows in (slice(20), slice(20, 40)):
+            fit = copy.deepcopy(head)
+            for _ in range(STEPS):
+                loss = nn.functional.cross_entropy(fit(features[rows]), TARGETS[:40][rows])
+                for weight, gradient in zip(fit.parameters(), torch.autograd.grad(loss, [*fit.parameters()])):
+                    weight.data -= RATE * gradient
+            fits.append(fit)
+        for weight, *both in zip(head.parameters(), *(fit.parameters() for fit in fits)):
+            weight.data = (both[0] + both[1]) / 2
+    settings = {"local_steps": STEPS, "optimizer": sgd, "batch_norm_buffers": buffers}
+    method, watched = FedAvg(net, trained=["fc.*"], engine=engine, **settings), Bytes()
+    trainer = Trainer(
+        max_steps=2, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[watched], precision="64-true"
+    )
+    trainer.fit(method, datamodule=data)
+    torch.testing.assert_close(method.net.fc.state_dict(), head.state_dict())
+    for name, buffer in begun.named_buffers():
+        assert torch.equal(method.net.get_buffer(name), buffer)
+    assert watched.sent == [(2 * 15 * 8, 2 * 15 * 8)] * 2
+    assert method.has_global_model
+
+
+def test_batch_norm_trains_again_in_another_method():
+    """A net that one method has frozen is whole in the next one."""
+    net = nn.Sequential(OrderedDict([("body", nn.BatchNorm2d(3)), ("flat", nn.Flatten()), ("fc", nn.Linear(3 * 256, 3))]))
+    data = partial(from_arrays, IMAGES[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH)
+    fitted(FedAvg(net, trained=["fc.*"], local_steps=1), data(), rounds=1)
+    assert torch.equal(net.body.running_mean, torch.zeros(3))
+    fitted(FedAvg(net.requires_grad_(True), local_steps=1), data(), rounds=1)
+    assert not torch.equal(net.body.running_mean, torch.zeros(3))
+
+
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
 def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
     """A state dict, in either form, without an adapter; a net with LoRA begins with the same function."""
