@@ -221,12 +221,10 @@ def freeze_net(method: FederatedNet) -> None:
     """
     net, trained = method.net, method.trained
     find_class_layer(net, method.class_layer)
-    added: Sequence[str] = ()
     if trained is not None and not trained:
         raise ValueError("model.trained is [], which trains no weight: name some, or give null for all")
     if method.adapter is not None:
         method.adapter.attach(net)
-        added = [name for name, _ in net.named_parameters() if fnmatchcase(name, method.adapter.pattern)]
         if trained is None:
             head = class_layer(net, "which model.adapter would freeze")
             named = net.named_parameters()
@@ -238,7 +236,7 @@ def freeze_net(method: FederatedNet) -> None:
         fitting = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in patterns)}
         if fitting == weights.keys():
             raise ValueError(f"model.trained is {[*trained]}, which fits all weights of model.net: leave it out, or name some")
-        if added and fitting.isdisjoint(added):
+        if method.adapter is not None and not any(fnmatchcase(name, method.adapter.pattern) for name in fitting):
             raise ValueError(
                 f"model.trained is {[*trained]}, which leaves model.adapter {method.adapter} untrained: add "
                 f"'{method.adapter.pattern}', or leave model.trained out"
