@@ -154,6 +154,18 @@ def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
         torch.testing.assert_close(held[name].double(), weight.detach(), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_net_that_looks_at_values_is_refused_in_our_words(masked):
+    """GPT-2 looks for the last token that is not padding: torch's paragraph about vmap names no cure."""
+    sizes = {"vocab_size": 30, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "num_labels": 3}
+    net = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(pad_token_id=0, **sizes))
+    inputs = INPUTS["bert"] if masked else {"input_ids": IDS}
+    data = from_arrays(inputs, TARGETS, [range(30), range(30, 60)], batch_size=BATCH)
+    line = "the net or the method decides by the value of a tensor, of which stacked clients have several"
+    with pytest.raises(ValueError, match=rf"model.engine is vectorized, .* \({line}\): set model.engine to sequential$"):
+        fitted(FedAvg(net, engine="vectorized", local_steps=1), data)
+
+
 def test_causal_models_need_the_tokens_of_the_data(folders):
     """Another tokenizer is refused; a net that begins anew gets an embedding for the data."""
     with pytest.raises(ValueError, match="which has 30 tokens, but the data has 50: set num_tokens of NextToken"):
@@ -574,13 +586,15 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
 
 
 def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
-    """Of each checkpoint of a run, not that of the last round."""
+    """Of each checkpoint of a run, not that of the last round, and the forgetting that was measured in it."""
     every = "--trainer.max_steps 3 --trainer.val_check_interval 1 --data.monitor_test 1 --model.optimizer.lr 0.5"
     code, _, error = main(*f"fit --config digits_wsm.yaml {every}".split())
     assert code == 0, error
     record = next(tmp_path.rglob("record.jsonl"))
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    measured = {line["round"]: line["scalars"] for line in lines if "test/accuracy" in line.get("scalars", {})}
+    measured = {}
+    for line in lines:
+        measured.setdefault(line.get("round"), {}).update(line.get("scalars", {}))
     checkpoints = [*tmp_path.rglob("*.ckpt")]
     rounds = set()
     for number, checkpoint in enumerate(checkpoints):
@@ -590,4 +604,6 @@ def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
         card = (tmp_path / f"out{number}" / "README.md").read_text()
         assert f"| weights of round | {round} |" in card
         assert f"| test accuracy | {measured[round]['test/accuracy']:.4f} |" in card
+        assert f"| client forgetting F_ki | {-measured[round]['forgetting/client_mean']:z.4f}, positive is forgetting |" in card
+        assert ("| round forgetting F_t |" in card) == ("forgetting/round" in measured[round])
     assert 3 in rounds
