@@ -4,7 +4,7 @@ from studies.declaration import SWEEP, Study, Sweep
 
 _NET = "--model.net ResNet9"
 _FIRST = f"--config forgetbench_cifar100_first_fifty.yaml {_NET} --trainer.max_steps 6"
-# A ResNet-9 predicts in a third of the time that it trains in, on a processor: test sets are predicted at the ends alone.
+# A ResNet-9 predicts in a third of the time that it trains in, on a processor: test sets are predicted only at the ends.
 _ENDS = (
     "--trainer.max_steps 30 --trainer.val_check_interval 30 --data.monitor_test 30 "
     "--callbacks.client_forgetting.every 30 --trainer.callbacks.init_args.every 30"
