@@ -98,7 +98,7 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
         inputs, targets = _of_dict(batch) if isinstance(batch, Mapping) else batch
     except Exception as error:  # of any function
         texts = [key for key, part in _named_parts(rows[0]) if isinstance(part, str)] if rows else []
-        cure = f"leave out the text {texts[0]}" if texts else "give from_dataset one that pads samples to one shape"
+        cure = f"leave out {texts[0]!r}, which is a text" if texts else "give from_dataset one that pads samples to one shape"
         raise ValueError(f"collate does not make a batch of all samples ({first_line(error)}): {cure}") from error
     if names:
         if len(names) != len(rows):

@@ -269,7 +269,7 @@ def test_names_of_classes_do_not_reach_a_collate():
     [
         (
             [{"text": "a b", "input_ids": [4], "label": 0}],
-            r"collate does not make a batch of all samples \(no pad\): leave out the text text",
+            r"collate does not make a batch of all samples \(no pad\): leave out 'text', which is a text",
         ),
         ([{"input_ids": [4], "label": 0}], "collate does not make a batch .*: give from_dataset one that pads"),
         ([{"input_ids": [4], "label": "a"}, {"input_ids": [4], "label": 0}], "1 targets are names, and 1 numbers"),
