@@ -73,7 +73,7 @@ class LocalTraining(FederatedNet):
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
             with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with the initial
-            ones, and they are averaged.
+            ones, and they are averaged. A layer with only frozen weights keeps the initial ones, in evaluation mode.
         seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
         aggregation: rule that combines clients' weights instead of their mean, such as :class:`fl_lightning.robustness.Krum`;
             the server then holds the weights of a whole cohort.

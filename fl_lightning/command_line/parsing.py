@@ -5,6 +5,7 @@ and about values that jsonargparse would accept silently.
 """
 
 import difflib
+import json
 import math
 import re
 import warnings
@@ -36,6 +37,7 @@ _INSTEAD = {  # of values that are not supported
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
 _NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel"}  # by library, for model.net LIBRARY.NAME
 _NO_CLASS = r"Expected a dot import path string:(?: \S+)?"
+_NUMBER = r"[-+]?\d*\.?\d+"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
 _LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
 
@@ -165,12 +167,20 @@ def _of_value(key: str, line: str, of_types: str, given: Mapping[str, Any], offe
     said = f"{key} is {shortened(str(value))}" if value not in (None, "") else key
     if key == "model.loss.weight" and str(given.get("model.loss")).startswith("torch.nn."):
         return f"{said}: {_INSTEAD[key]}"
+    if isinstance(value, str) and "collections.abc.Sequence" in of_types and not offered:
+        return f"{said}, must be a list: give {_as_list(value)}"
     if not offered or value in offered:
         return f"{said}: {of_types}"
     listed = f"there are {', '.join(offered)}, or give a full import path"
     if "does not correspond to a subclass" in line:
         listed = _INSTEAD.get(key, listed)
     return f"{said}: {line}: {did_you_mean(str(value), offered, listed)}"
+
+
+def _as_list(text: str) -> str:
+    """A value in the form of a list that any shell and YAML read: ``'["*lora*"]'``."""
+    items = (item.strip(" '\"") for item in text.strip("[] ").split(","))
+    return f"'{json.dumps([yaml.safe_load(item) if re.fullmatch(_NUMBER, item) else item for item in items])}'"
 
 
 def chain(error: Exception) -> Iterator[Exception]:

@@ -60,24 +60,26 @@ def from_dataset(
     collate: Callable[[list[Any]], Any] | None = None,
     **settings: Any,
 ) -> FederatedDataModule:
-    """A data module from torch's or Hugging Face's datasets with pairs of an input and its class.
+    """A data module from torch's or Hugging Face's datasets with pairs of inputs and a target, or with dicts of both.
 
     Every sample is read once, before the first round, since clients are dealt samples by their classes. Inputs that take more
     than half of this machine's memory are in a file in ``$FL_LIGHTNING_CACHE`` while the process lives.
 
     Args:
         train: a ``TensorDataset`` of inputs and targets, or any dataset of known length with samples that are such pairs, or
-            dicts of the net's arguments and the class, as ``labels`` or ``label``. An input may be a tuple or a dict.
+            dicts of the net's arguments and the target, as ``labels``, ``label`` or ``targets``. An input may be a tuple or a
+            dict, a target a number, a tensor for another objective, or the name of a class.
         clients: as of :func:`from_arrays`.
         test: the same for the test set.
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
-            all samples, in memory, so that texts are padded to the longest. By default samples have one shape.
+            all samples, in memory, so that texts are padded to the longest. It gets 0 for the name of a class. By default
+            samples have one shape.
         settings: ``classes`` and ``objective`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
 
     Raises:
         OSError: naming the folder, if the disk has no space for the file.
-        ValueError: if a sample is neither a pair of an array and a number nor a dict with both, or inputs differ in shape or
-            type; and as :func:`from_arrays`.
+        ValueError: if a sample is neither a pair of inputs and a target nor a dict with both, inputs differ in shape or type,
+            or ``collate`` fails; and as :func:`from_arrays`.
     """
     parts = {"train": train} if test is None else {"train": train, "test": test}
     read = [_read(name, part) for name, part in parts.items()] if collate is None else _collated(parts, collate)
@@ -86,19 +88,44 @@ def from_dataset(
     return from_arrays(*read[0], clients, **settings)
 
 
-def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Tensor]]:
+def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], Any]) -> list[tuple[NetInputs, Any]]:
     """Inputs and targets of each dataset, from one batch of all samples."""
     sizes = [len(_sized(name, part)) for name, part in parts.items()]
     rows = [part[i] for part, size in zip(parts.values(), sizes, strict=True) for i in range(size)]
+    names = [name for row in rows if isinstance(name := _target(row), str)]
     try:
-        batch = collate(rows)
+        batch = collate([_numbered(row) for row in rows] if names else rows)
         inputs, targets = _of_dict(batch) if isinstance(batch, Mapping) else batch
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of any function
-        reason = first_line(error)
-        raise ValueError(f"samples do not make a batch ({reason}): give from_dataset a collate that pads them") from error
+    except Exception as error:  # of any function
+        texts = [key for key, part in _named_parts(rows[0]) if isinstance(part, str)] if rows else []
+        cure = f"leave out {texts[0]!r}, which is a text" if texts else "give from_dataset one that pads samples to one shape"
+        raise ValueError(f"collate does not make a batch of all samples ({first_line(error)}): {cure}") from error
+    if names:
+        if len(names) != len(rows):
+            raise ValueError(f"{len(names)} targets are names, and {len(rows) - len(names)} numbers: give all one kind")
+        targets = names
     parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     tensors = {name: torch.as_tensor(part) for name, part in inputs.items()} if isinstance(inputs, dict) else inputs
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
+
+
+def _named_parts(row: object) -> list[tuple[str, Any]]:
+    """The inputs in a sample that is a dict, by name."""
+    return [(key, part) for key, part in row.items() if key not in _LABELS] if isinstance(row, Mapping) else []
+
+
+def _target(row: Any) -> Any:
+    """The target of a sample for a collate; None if it has none of a known name."""
+    if isinstance(row, Mapping):
+        return next((row[name] for name in _LABELS if name in row), None)
+    return row[-1] if isinstance(row, tuple | list) and row else None
+
+
+def _numbered(row: Any) -> Any:
+    """A sample with 0 for the name of its class, of which a collate makes no tensor."""
+    if isinstance(row, Mapping):
+        return {key: 0 if key in _LABELS else part for key, part in row.items()}
+    return type(row)((*row[:-1], 0))
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

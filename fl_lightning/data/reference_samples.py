@@ -40,12 +40,17 @@ class ReferenceSamples:
         by_name = data.objective.tells_classes
         strange = [known for known in dataset.classes if by_name and known not in data.classes]
         if strange:
-            raise ValueError(f"{what}, with the class {strange[0]}, which data.source lacks: its net has no output for it")
+            raise ValueError(
+                f"{what}, with the class {strange[0]}, which data.source lacks: give both the same class names, "
+                "as SomeClasses does"
+            )
         self._part: Part = part
         self._samples, self._preparation = PreparedSamples(dataset, data.preparation, "auto", 0), data.preparation
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
         if given != taken:
-            raise ValueError(f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}")
+            raise ValueError(
+                f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}: convert them"
+            )
         self._targets = samples.targets
         if by_name:
             self._targets = torch.tensor([data.classes.index(known) for known in dataset.classes])[samples.targets]

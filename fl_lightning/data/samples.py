@@ -79,8 +79,8 @@ class Dataset:
         for part, samples in (("training", self.train), ("test", self.test)):
             self.objective.check(part, samples.targets, len(self.classes))
             for inputs in tree_leaves(samples.inputs):
-                _check_length(part, inputs, samples.targets)
                 _check_inputs(part, inputs)
+            _check_lengths(part, samples.inputs, samples.targets)
             _check_several(part, samples.inputs)
             _check_mask(part, samples.inputs)
         _check_parts_match(self.train, self.test)
@@ -149,15 +149,21 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _check_length(part: str, inputs: Tensor, targets: Tensor) -> None:
-    if inputs.ndim == 0:
-        raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
-    if len(inputs) != len(targets):
-        raise ValueError(f"data.source gives {len(inputs)} {part} inputs and {len(targets)} targets: give one target a sample")
+def _check_lengths(part: str, inputs: NetInputs, targets: Tensor) -> None:
+    named = {"": inputs} if isinstance(inputs, Tensor) else inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
+    for name, one in named.items():
+        said = f"inputs {name!r}" if name != "" else "inputs"
+        for tensor in tree_leaves(one):  # several under a name are refused below
+            if len(tensor) != len(targets):
+                raise ValueError(
+                    f"data.source gives {len(tensor)} {part} {said} and {len(targets)} targets: give one target a sample"
+                )
 
 
 def _check_inputs(part: str, inputs: Tensor) -> None:
     shape = tuple(inputs.shape)
+    if inputs.ndim == 0:
+        raise ValueError(f"data.source gives {part} inputs of shape (), must be (samples, ...): give each sample its values")
     if inputs.dtype == torch.uint8 and inputs.ndim != 4:
         raise ValueError(
             f"data.source gives {part} images of shape {shape}, must be (samples, channels, height, width): add the missing "

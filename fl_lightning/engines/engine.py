@@ -71,7 +71,7 @@ class Engine(ABC):
         self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self.global_state)
         self._weight_names = [name for name, _ in method.net.named_parameters()]
         self._scope = Scope(self.net)
-        self._reset = fresh_statistics(method.net) if method.batch_norm_buffers == "reset" else {}
+        self._reset = fresh_statistics(method) if method.batch_norm_buffers == "reset" else {}
         # Where the server's tensor replaces that of a receiving client.
         self._replaced = {name for name in self.sent_down if not (self.needs.nothing_replaced or method.is_personal(name))}
         self._shared = {name: t for name, t in self.sent_down.items() if name in self._replaced and name not in self._reset}

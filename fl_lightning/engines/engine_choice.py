@@ -250,4 +250,6 @@ def _seconds(engine: Engine, round: int, visits: Sequence[Visit]) -> float:
 
 def _error_text(error: Exception) -> str:
     """Kind and first line of an error."""
+    if "vmap: It looks like you're either (1) calling .item()" in str(error):  # torch's paragraph names no cure
+        return "the net or the method decides by the value of a tensor, of which stacked clients have several"
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -55,7 +55,9 @@ class FineTuning:
     def _estimate_statistics(self, net: nn.Module, client: int) -> None:
         """Estimate statistics of BatchNorm layers that stay with clients; a single sample has none."""
         tracking = [(name, layer) for name, layer in _norms(net) if layer.track_running_stats]
-        layers = [layer for name, layer in tracking if self.method.is_personal(f"{name}.running_mean")]
+        buffers = ((f"{name}.running_mean", layer) for name, layer in tracking)
+        constant = self.method.constant_names
+        layers = [layer for name, layer in buffers if self.method.is_personal(name) and name not in constant]
         momenta = [layer.momentum for layer in layers]
         net.eval()
         for layer in layers:

@@ -3,18 +3,19 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.module import FederatedModule, restore_weights
 from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 from fl_lightning.run.saved_run import build_run, run_config
-from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.checkpoint import read_checkpoint
 
 Weights = Literal["merged", "separate"]
-_FILES: dict[Weights, str] = {"merged": "model.safetensors", "separate": "trained.safetensors"}
 
 
 def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
@@ -23,8 +24,9 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
     Args:
         ckpt_path: a checkpoint of a run, in the run's folder or with a copy of its ``config.yaml`` next to it.
         folder: made if it is missing.
-        weights: ``merged``: all weights and buffers of the net, adapters added to the weights that they adapt;
-            ``separate``: those that were trained, and the buffers.
+        weights: ``merged``: all weights and buffers of the net, adapters added to the weights that they adapt; a net of
+            timm or transformers by name as these libraries store it. ``separate``: those that were trained, and the buffers;
+            with an adapter as peft stores it.
 
     Returns:
         The file with the weights.
@@ -35,31 +37,51 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
         OSError: if a file cannot be written.
     """
     with needing_extra("transformers", "export --weights"):
-        from safetensors.torch import save
+        import safetensors  # noqa: F401  # before anything is written
     checkpoint, (run, config) = read_checkpoint(ckpt_path), run_config(ckpt_path)
     method = build_run(config, FederatedModule).model
     restore_weights(method, checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    state = method.net.state_dict()
-    trained = sum(state[name].numel() for name in method.trained_names)
+    trained = sum(tensor.numel() for tensor in method.trained_weights(method.net).values())
     all_of = sum(tensor.numel() for tensor in method.net.parameters())
     card = _card(run, checkpoint["global_step"], method, f"{trained:,} of {all_of:,} weights", weights)
-    path = folder / _FILES[weights]
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(save(_written(method, state, weights)))
-    with atomic_write(folder / "README.md") as temporary:
-        temporary.write_text(card, encoding="utf-8")
-    return path
+    with TemporaryDirectory(dir=folder) as temporary:  # files that are there are replaced by whole ones
+        written = Path(temporary)
+        name = _write_merged(method, written) if weights == "merged" else _write_trained(method, written)
+        (written / "README.md").write_text(card, encoding="utf-8")
+        for file in sorted(written.iterdir()):
+            file.replace(folder / file.name)
+    return folder / name
 
 
-def _written(method: FederatedModule, state: State, weights: Weights) -> State:
-    if weights == "separate":
-        frozen = dict(method.net.named_parameters()).keys() - method.trained_names
-        state = {name: tensor for name, tensor in state.items() if name not in frozen}
-    elif method.adapter is not None:
-        state = method.adapter.merged(method.net)
+def _write_merged(method: FederatedModule, folder: Path) -> str:
+    net = method.net if method.adapter is None else method.adapter.merged(method.net)
+    if isinstance(net, LibraryNet):
+        net.save(folder)
+    else:
+        _write(net.state_dict(), folder / "model.safetensors")
+    return "model.safetensors"
+
+
+def _write_trained(method: FederatedModule, folder: Path) -> str:
+    net, trained = method.net, method.trained_names
+    if method.adapter is None:
+        frozen = dict(net.named_parameters()).keys() - trained
+        _write(
+            {name: tensor for name, tensor in net.state_dict().items() if name not in frozen}, folder / "trained.safetensors"
+        )
+        return "trained.safetensors"
+    if isinstance(net, LibraryNet):
+        net, trained = net.whole(), {net.library_name(name) for name in trained}
+    method.adapter.save(net, trained, folder)
+    return "adapter_model.safetensors"
+
+
+def _write(state: State, path: Path) -> None:
+    from safetensors.torch import save_file
+
     # In memory of their own, as safetensors requires.
-    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    save_file({name: tensor.detach().clone().contiguous() for name, tensor in state.items()}, path)
 
 
 def _scalars(run: Path, round: int) -> dict[str, float]:
@@ -93,11 +115,25 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     for name in (name for name in reference if name.endswith("/accuracy") and name in measured):
         old, before = measured[name], reference[f"{name}_before"]
         rows.append((f"accuracy on {name.split('/')[1]}", f"{old:.4f}, {before:.4f} before: forgetting {before - old:z.4f}"))
+    for name in sorted(name for name in measured if name.startswith("forgetting/")):
+        rows.append((forgetting_name(name), f"{forgetting_sign(name) * measured[name]:z.4f}, positive is forgetting"))
     table = "\n".join(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)
-    merged = {
-        "merged": f"`{_FILES['merged']}` has all weights of the net. With fl-lightning a run begins with it by "
-        f"`--model.initial_weights {_FILES['merged']}`, without an adapter.",
-        "separate": f"`{_FILES['separate']}` has only the trained weights and the buffers, by the names of the net with its "
-        "adapter: load them over the initial weights with `load_state_dict(..., strict=False)`.",
-    }
-    return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{merged[weights]}\n"
+    return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{_usage(method, weights)}\n"
+
+
+def _usage(method: FederatedModule, weights: Weights) -> str:
+    if weights == "merged":
+        with_library = f"`{method.net.reading}` reads this folder. " if isinstance(method.net, LibraryNet) else ""
+        return (
+            f"`model.safetensors` has all weights of the net. {with_library}With fl-lightning a run begins with it by "
+            "`--model.initial_weights model.safetensors`, without an adapter."
+        )
+    if method.adapter is not None:
+        return (
+            "`adapter_model.safetensors` has only the trained weights. Add them to the initial net with "
+            "`peft.PeftModel.from_pretrained(net, FOLDER)`."
+        )
+    return (
+        "`trained.safetensors` has only the trained weights and the buffers, by the names of the net: load them over the "
+        "initial weights with `load_state_dict(..., strict=False)`."
+    )

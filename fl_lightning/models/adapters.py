@@ -1,9 +1,11 @@
 """Adapters: small trained layers next to frozen ones."""
 
 import copy
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 from torch import nn
 
@@ -15,6 +17,9 @@ from fl_lightning.models.network import class_layer
 
 class Adapter(ABC):
     """Adds trained layers to a net and freezes all its other weights."""
+
+    pattern: str
+    """Name pattern (``fnmatch``) of the weights that it adds."""
 
     @abstractmethod
     def attach(self, net: nn.Module) -> None:
@@ -35,10 +40,20 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def merged(self, net: nn.Module) -> State:
-        """Weights and buffers of a net with this adapter, added to the weights that it adapts, by the names without it.
+    def merged(self, net: nn.Module) -> nn.Module:
+        """A copy of a net with this adapter, without it: it is added to the weights that it adapts."""
 
-        The net does not change.
+    @abstractmethod
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+        """Write what was trained in a net with this adapter, in the format of the library that makes it.
+
+        Args:
+            net: with the names of the net that is to be adapted again.
+            trained: names of the weights.
+            folder: there is one. Weights are in ``adapter_model.safetensors``.
+
+        Raises:
+            ValueError: if the format cannot hold them.
         """
 
 
@@ -57,6 +72,8 @@ class LoRA(Adapter):
     Raises:
         ValueError: if a number is out of range, or a list of names is empty.
     """
+
+    pattern = "*lora_*"
 
     def __init__(
         self,
@@ -81,12 +98,6 @@ class LoRA(Adapter):
         with needing_extra("transformers", "model.adapter LoRA"):
             import peft
         targets = _linear_layers(net) if self.every_linear else self.target_modules
-        config = peft.LoraConfig(
-            r=self.r,
-            lora_alpha=self.r if self.alpha is None else self.alpha,  # pyright: ignore[reportArgumentType]  # any number
-            lora_dropout=self.dropout,
-            target_modules=targets,
-        )
         layers = [name for name, _ in net.named_modules()]
         for target in targets or ():
             if not any(name == target or name.endswith(f".{target}") for name in layers):
@@ -95,20 +106,49 @@ class LoRA(Adapter):
         if targets is None:  # peft's choice depends on the configuration of a net of transformers
             adapted = next((layer for layer in net.modules() if hasattr(layer, "config")), net)
         try:
-            peft.inject_adapter_in_model(config, adapted)
+            peft.inject_adapter_in_model(self._config(targets), adapted)
         except (ValueError, TypeError) as error:
             raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
 
-    def merged(self, net: nn.Module) -> State:
-        with needing_extra("transformers", "model.adapter LoRA"):
-            from peft.tuners.tuners_utils import BaseTunerLayer
+    def merged(self, net: nn.Module) -> nn.Module:
         net = copy.deepcopy(net)
-        for layer in net.modules():
-            if isinstance(layer, BaseTunerLayer):
-                layer.merge()
-        return {name.replace(".base_layer.", "."): value for name, value in net.state_dict().items() if "lora_" not in name}
+        for name, layer in _adapted(net).items():
+            layer.merge()
+            net.set_submodule(name, layer.get_base_layer())
+        return net
+
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        state, adapted = net.state_dict(), _adapted(net)
+        whole = sorted({name.rpartition(".")[0] for name in trained if "lora_" not in name})
+        if within := next((name for name in whole if name.endswith(".base_layer")), None):
+            raise ValueError(
+                f"model.trained fits weights of {within}, which has an adapter, and peft's format cannot hold both: export "
+                "with --weights merged"
+            )
+        config = self._config([*adapted])
+        config.modules_to_save, config.inference_mode = whole or None, True
+        config.save_pretrained(str(folder))
+        kept = {name: t for name, t in state.items() if "lora_" in name or name.rpartition(".")[0] in whole}
+        # In memory of their own, as safetensors requires, and without the name of the adapter, as peft stores them.
+        tensors = {
+            "base_model.model." + re.sub(r"(lora_\w+)\.default", r"\1", name): tensor.detach().clone().contiguous()
+            for name, tensor in kept.items()
+        }
+        save_file(tensors, folder / "adapter_model.safetensors")
+
+    def _config(self, targets: Sequence[str] | None) -> Any:
+        import peft
+
+        return peft.LoraConfig(
+            r=self.r,
+            lora_alpha=self.r if self.alpha is None else self.alpha,  # pyright: ignore[reportArgumentType]  # any number
+            lora_dropout=self.dropout,
+            target_modules=None if targets is None else [*targets],
+        )
 
     def __repr__(self) -> str:
         where = "all-linear" if self.every_linear else self.target_modules
@@ -129,6 +169,13 @@ class LoRA(Adapter):
         # Names that are not of this net stay as they are, and are refused.
         weights = {named.get(name, name): tensor for name, tensor in stored.items()}
         return {name: tensor for name, tensor in present.items() if "lora_" in name} | weights
+
+
+def _adapted(net: nn.Module) -> dict[str, Any]:
+    """The layers of a net that have an adapter of peft, by name."""
+    with needing_extra("transformers", "model.adapter LoRA"):
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, BaseTunerLayer)}
 
 
 def _linear_layers(net: nn.Module) -> list[str]:

@@ -2,10 +2,11 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatch, fnmatchcase
 from functools import partial
 from glob import escape
+from types import MethodType
 from typing import Any, Literal, Self
 
 import torch
@@ -137,8 +138,9 @@ class FederatedNet(nn.Module):
             self.personal = tuple(personal)
         self.server_states = ServerStates()
         self.trained_names: frozenset[str] = frozenset()
-        # Of weights that are never trained, and of tables of whole numbers that the net does not save, such as positions of
-        # tokens: the same at the server and all clients, they are neither sent nor stored.
+        # Of weights that are never trained, of the running statistics of their layers, and of tables of whole numbers that
+        # the net does not save, such as positions of tokens: the same at the server and all clients, they are neither sent
+        # nor stored.
         self.constant_names: frozenset[str] = frozenset()
         self._local_statistics: frozenset[str] = frozenset()
 
@@ -163,14 +165,15 @@ class FederatedNet(nn.Module):
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
+        self.constant_names = frozenset(name for name in frozen if not is_drawn_anew(name))
         saved = self.net.state_dict().keys()
         buffers = (
             name
             for name, table in self.net.named_buffers()
             if name not in saved and table.ndim > 0 and not table.is_floating_point()
         )
-        self.constant_names = frozenset((*(name for name in frozen if not is_drawn_anew(name)), *buffers))
-        self._local_statistics = frozenset(fresh_statistics(self.net) if self.batch_norm_buffers == "local" else ())
+        self.constant_names |= {*buffers, *_hold_statistics(self.net, self.constant_names)}
+        self._local_statistics = frozenset(fresh_statistics(self) if self.batch_norm_buffers == "local" else ())
 
     def trained_weights(self, net: nn.Module) -> State:
         """The net's weights that require a gradient, by name, in the order of the gradients of ``client.differentiate``."""
@@ -213,10 +216,13 @@ def freeze_net(method: FederatedNet) -> None:
     By default, with an adapter, these are its layers and the class layer.
 
     Raises:
-        ValueError: if a pattern fits no weight, an adapter no layer, or the class layer has no known name.
+        ValueError: if a pattern fits no weight, all weights are trained or none of the adapter's, an adapter fits no layer,
+            or the class layer has no known name.
     """
     net, trained = method.net, method.trained
     find_class_layer(net, method.class_layer)
+    if trained is not None and not trained:
+        raise ValueError("model.trained is [], which trains no weight: name some, or give null for all")
     if method.adapter is not None:
         method.adapter.attach(net)
         if trained is None:
@@ -224,11 +230,19 @@ def freeze_net(method: FederatedNet) -> None:
             named = net.named_parameters()
             trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(f"{head}.")]
     if trained is not None:
-        trained = of_class_layer(net, trained)
+        patterns = of_class_layer(net, trained)
         weights = dict(net.named_parameters())
-        check_patterns("model.trained", trained, weights)
+        check_patterns("model.trained", patterns, weights)
+        fitting = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        if fitting == weights.keys():
+            raise ValueError(f"model.trained is {[*trained]}, which fits all weights of model.net: leave it out, or name some")
+        if method.adapter is not None and not any(fnmatchcase(name, method.adapter.pattern) for name in fitting):
+            raise ValueError(
+                f"model.trained is {[*trained]}, which leaves model.adapter {method.adapter} untrained: add "
+                f"'{method.adapter.pattern}', or leave model.trained out"
+            )
         for name, weight in weights.items():
-            weight.requires_grad_(any(fnmatchcase(name, pattern) for pattern in trained))
+            weight.requires_grad_(name in fitting)
 
 
 def kept_buffers(method: FederatedNet, net: nn.Module) -> State:
@@ -259,12 +273,35 @@ def shared_zeros(method: FederatedNet) -> State:
     return {name: torch.zeros_like(weight, requires_grad=False) for name, weight in weights if not method.is_personal(name)}
 
 
-def fresh_statistics(net: nn.Module) -> State:
-    """Running statistics of BatchNorm as a fresh layer has them, by name."""
+def fresh_statistics(method: FederatedNet) -> State:
+    """Running statistics of BatchNorm as a fresh layer has them, by name; without those of frozen layers."""
     fresh: State = {}
+    for name, layer in _tracking(method.net):
+        layer = copy.deepcopy(layer)
+        layer.reset_running_stats()
+        fresh |= dict(layer.named_buffers(prefix=name))
+    return {name: buffer for name, buffer in fresh.items() if name not in method.constant_names}
+
+
+def _hold_statistics(net: nn.Module, constant: Collection[str]) -> Iterator[str]:
+    """Keep the norms whose weights are all constant in evaluation mode; yields the names of their running statistics."""
+    for name, layer in _tracking(net):
+        layer.__dict__.pop("train", None)
+        weights = [weight for weight, _ in layer.named_parameters(prefix=name)]
+        if weights and all(weight in constant for weight in weights):
+            # A bound method follows its layer into deep copies.
+            layer.__dict__["train"] = MethodType(_stay_in_evaluation, layer)
+            layer.eval()
+            yield from (buffer for buffer, _ in layer.named_buffers(prefix=name))
+
+
+def _stay_in_evaluation(layer: nn.Module, mode: bool = True) -> nn.Module:
+    layer.training = False
+    return layer
+
+
+def _tracking(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._NormBase]]:
+    """The layers of a net that have running statistics, by name."""
     for name, layer in net.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
-            layer = copy.deepcopy(layer)
-            layer.reset_running_stats()
-            fresh |= dict(layer.named_buffers(prefix=name))
-    return fresh
+            yield name, layer

@@ -1,17 +1,19 @@
 """Any image classification model of timm."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from fl_lightning.checks import first_line
 from fl_lightning.checks.extras import needing_extra
-from fl_lightning.models.network import Network, image_shape
+from fl_lightning.models.library_net import LibraryNet
+from fl_lightning.models.network import image_shape
 from fl_lightning.models.torchvision_model import load_all_but_class_layer, read_state_dict
 
 
-class TimmModel(Network):
+class TimmModel(LibraryNet):
     """A model of timm with a class layer for ``num_classes``; its class layer is ``classifier``, all before it ``features``.
 
     Needs the extra ``timm``. ``--model.net timm.NAME`` is short for it.
@@ -39,7 +41,6 @@ class TimmModel(Network):
         weights: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         with needing_extra("timm", "model.net TimmModel"):
             import timm
         channels = image_shape("TimmModel", input_shape, cure="choose a net that fits the data")[0]
@@ -48,14 +49,25 @@ class TimmModel(Network):
             net = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=channels, **(options or {}))
         except Exception as error:  # of the hub, of the unpickler, of any of timm's nets
             raise ValueError(f"model.net.name is {name}, which timm cannot build ({first_line(error)}): {_CURE}") from error
-        self.classifier = net.get_classifier()  # pyright: ignore[reportCallIssue]
-        if not isinstance(self.classifier, nn.Module):
-            raise ValueError(f"model.net.name is {name}, whose {type(self.classifier).__name__} is not a class layer: {_CURE}")
-        layer = next(path for path, module in net.named_modules() if module is self.classifier)
+        head = net.get_classifier()  # pyright: ignore[reportCallIssue]
+        if not isinstance(head, nn.Module):
+            raise ValueError(
+                f"model.net.name is {name}, with a {type(head).__name__} of class layers, must have one layer: give the net "
+                "without distillation"
+            )
+        layer = next(path for path, module in net.named_modules() if module is head)
         if weights is not None and state is not None:
             load_all_but_class_layer(net, state, layer, weights)
-        net.set_submodule(layer, nn.Identity())
-        self.features = net
+        super().__init__(net, layer)
+
+    def save(self, folder: Path) -> None:
+        from timm.models import save_for_hf
+
+        save_for_hf(self.whole(), str(folder), safe_serialization=True)
+
+    @property
+    def reading(self) -> str:
+        return 'timm.create_model("local-dir:FOLDER", pretrained=True)'
 
 
 _CURE = "check it and model.net.options, or, without a network, give model.net.weights"

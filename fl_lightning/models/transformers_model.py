@@ -2,21 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fl_lightning.checks import first_line
 from fl_lightning.checks.extras import needing_extra
+from fl_lightning.functional.aggregation import State
 from fl_lightning.models.foreign_net import accept_foreign
-from fl_lightning.models.network import Network
+from fl_lightning.models.library_net import LibraryNet
 
 _BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class layer may lack as well
 # Names of the class layer in nets of transformers.
 _HEADS = ("classifier", "score", "classification_head", "lm_head", "embed_out")
 
 
-class TransformersModel(Network):
+class TransformersModel(LibraryNet):
     """A classification model of transformers with a class layer for ``num_classes``, or a causal language model.
 
     Its class layer is ``classifier``, everything before it ``features``. Inputs are images, token ids (B, L), or a dict of the
@@ -47,7 +50,6 @@ class TransformersModel(Network):
         options: dict[str, Any] | None = None,
         causal: bool = False,
     ) -> None:
-        super().__init__()
         with needing_extra("transformers", "model.net TransformersModel"):
             import transformers
             import transformers.utils.logging
@@ -70,6 +72,8 @@ class TransformersModel(Network):
                     net, loaded = auto.from_config(config), {}
         except Exception as error:  # of the hub, of the configuration, of any of its nets
             cure = "check the name and model.net.options, or, without a network, give a local folder"
+            if Path(name).is_dir():
+                cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
             raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
         head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)
         if head is None:
@@ -91,10 +95,31 @@ class TransformersModel(Network):
         if causal and getattr(config.get_text_config(), "final_logit_softcapping", None):  # it would act on the features
             raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
-        self.classifier = getattr(net, head)
-        setattr(net, head, nn.Identity())
+        super().__init__(net, head)
         accept_foreign(net)
-        self.features = net
+
+    def _read(self, stored: State) -> State:
+        import transformers.utils.logging
+
+        # Files may have names that transformers changes as it loads them.
+        with _quiet(transformers.utils.logging):
+            net, told = type(self.features).from_pretrained(
+                None, config=self.features.config, state_dict=stored, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        state = {name: tensor for name, tensor in net.float().state_dict().items() if name not in told["missing_keys"]}
+        # Refused by the caller, for their names and shapes.
+        others = {name: torch.empty(shape) for name, shape, _ in told["mismatched_keys"]}
+        return {**state, **others, **{name: stored[name] for name in told["unexpected_keys"] if name in stored}}
+
+    def save(self, folder: Path) -> None:
+        import transformers.utils.logging
+
+        with _quiet(transformers.utils.logging):
+            self.whole().save_pretrained(folder)  # pyright: ignore[reportCallIssue]
+
+    @property
+    def reading(self) -> str:
+        return f"transformers.{type(self.features).__name__}.from_pretrained(FOLDER)"
 
 
 @contextmanager

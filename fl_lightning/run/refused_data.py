@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import counted
+from fl_lightning.checks import counted, first_line
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.prepared_samples import Preparation
-from fl_lightning.data.samples import Samples, are_whole, type_names
+from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
@@ -64,19 +63,17 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         outputs: object = evaluate_net(net, lambda net: net(placed))
     except torch.OutOfMemoryError:  # no error of the net
         raise
-    except (RuntimeError, AssertionError, IndexError, TypeError, ValueError) as error:
+    except Exception as error:  # of any net
+        if isinstance(error, IndexError):
+            _check_tokens(net, data, weight.device)
         if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
             height, width, *wanted = map(int, sizes.groups())
             raise ValueError(
                 f"model.net takes images of {wanted[0]}x{wanted[1]}, the data gives {height}x{width}: add "
                 "fl_lightning.data.Resize to data.augment, or build the net for this size"
             ) from error
-        given, cure = f"of shape {data.input_shape}", "choose one that fits the data"
-        if data.samples.inputs_are_whole:
-            given, cure = f"{given} and type {type_names(inputs)}", f"{cure}, or give floats"
-        raise ValueError(f"model.net cannot take inputs {given} ({error}): {cure}") from error
-    for samples in (data.samples.dataset.train, data.samples.dataset.test):
-        _check_tokens(net, samples, data.samples.preparation, weight.device)
+        raise _misfit(data, inputs, error) from error
+    _check_tokens(net, data, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -102,25 +99,51 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         )
 
 
-def _check_tokens(net: nn.Module, samples: Samples, preparation: Preparation, device: torch.device) -> None:
+def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> ValueError:
+    """The line for inputs with which a net fails."""
+    reason, given = first_line(error), f"of shape {data.input_shape}"
+    if isinstance(error, LookupError | AttributeError):  # their texts name only what is missing
+        reason = f"{type(error).__name__}: {reason}"
+    if data.samples.inputs_are_whole:
+        given = f"{given} and type {type_names(inputs)}"
+    cure = "choose one that fits the data"
+    if isinstance(inputs, dict):
+        cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
+    elif data.samples.inputs_are_whole:
+        cure = f"{cure}, or give floats"
+    return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
+
+
+def _check_tokens(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:
     """Refuse token ids beyond a net's embeddings, which a later batch may have.
 
     Raises:
         ValueError: naming the largest or the smallest one.
     """
-    ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
-    if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
-        return
-    rows = ids.flatten(1)
-    for token, row in ((rows.max(), rows.amax(dim=1).argmax()), (rows.min(), rows.amin(dim=1).argmin())):
-        one = tree_map(lambda part: part.to(device), preparation.for_evaluation(samples.rows([int(row)])))
-        try:
-            evaluate_net(net, lambda net, one=one: net(one))
-        except IndexError as error:
-            raise ValueError(
-                f"data.source has the token {int(token)}, which is beyond the embeddings of model.net: use the net's own "
-                "tokenizer, or a net for more tokens"
-            ) from error
+    for samples in (data.samples.dataset.train, data.samples.dataset.test):
+        ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
+        if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
+            continue
+        rows = ids.flatten(1)
+        for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
+            prepared = data.samples.preparation.for_evaluation(samples.rows([int(row)]))
+            one = tree_map(lambda part: part.to(device), prepared)
+            none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
+            if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
+                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))
+                raise ValueError(
+                    f"data.source has the token {token}, which is beyond the embeddings of model.net: use the net's own "
+                    "tokenizer, or a net for more tokens"
+                )
+
+
+def _is_beyond(net: nn.Module, inputs: NetInputs) -> bool:
+    """Whether an index is beyond a table of a net."""
+    try:
+        evaluate_net(net, lambda net: net(inputs))
+    except Exception as error:  # of any net
+        return isinstance(error, IndexError)
+    return False
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:

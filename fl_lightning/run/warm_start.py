@@ -7,6 +7,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_file
 from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_inputs
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.torchvision_model import read_state_dict
 from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
 
@@ -15,7 +16,7 @@ _KEY = "model.initial_weights"
 
 def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord | None = None) -> dict[str, Any]:
     """Give a method's net the weights and buffers in a file: of the global net in a checkpoint, and nothing else of its run,
-    or a net's plain state dict, also as safetensors.
+    or a net's plain state dict, also as safetensors. A net of timm or transformers by name takes these libraries' files too.
 
     Warns if the inputs are not normalised like those that the net of a checkpoint was trained on.
 
@@ -32,6 +33,8 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
         ValueError: if it is neither, or of another net.
     """
     stored, round = stored_weights(path, given)
+    if isinstance(method.net, LibraryNet):
+        stored = method.net.our_names(stored)
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.with_server_parts(method.begin_with(stored))

@@ -205,7 +205,10 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
         ({"inputs": {}}, "training inputs without a tensor"),
         ({"inputs": {"ids": TOKENS}}, "inputs 'ids'"),
         ({"inputs": {**TOKENS, "pixels": torch.zeros(2, 1, 2, 2).byte()}}, "uint8 images as 'pixels' next to other tensors"),
-        ({"inputs": {**TOKENS, "more": torch.zeros(3, 1)}}, "3 training inputs and 2 targets"),
+        ({"inputs": {**TOKENS, "more": torch.zeros(3, 1)}}, "3 training inputs 'more' and 2 targets"),
+        ({"inputs": [torch.zeros(2, 3)] * 3}, "inputs in a list of 3 arrays with 2 rows each: .* as a tuple"),
+        ({"inputs": np.array(["a b", "c"], object)}, r"inputs of texts, must be numbers: .* tokenizer\(list\(texts\), padding"),
+        ({"inputs": ["a b", "c"]}, "inputs of texts, must be numbers"),
         ({"test_inputs": TOKENS["input_ids"]}, r"training inputs of shape \{'input_ids': \(3,\).* and test inputs of \(3,\)"),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
@@ -245,6 +248,43 @@ def test_samples_that_are_dicts_become_one_batch():
     assert data.input_shape == {"input_ids": (3,), "attention_mask": (3,)}
     batch = next(iter(data.client_batches().batches(1, 1, 1)))
     assert batch.inputs["attention_mask"].tolist() == [[1, 0, 0]]
+
+
+def test_names_of_classes_do_not_reach_a_collate():
+    """It gets numbers in their place, in dicts and in pairs; the classes keep their names."""
+
+    def pairs(samples):
+        return torch.stack([x for x, _ in samples]), torch.tensor([target for _, target in samples])
+
+    dicts = Pairs({"input_ids": [4, 5], "label": "good"}, {"input_ids": [6], "label": "bad"})
+    for dataset, collate in ((dicts, padded), (Pairs((X[0], "good"), (X[1], "bad")), pairs)):
+        data = from_dataset(dataset, [[0, 1]], dataset, collate=collate)
+        data.setup()
+        assert data.classes == ("bad", "good")
+        assert data.samples.dataset.train.targets.tolist() == data.samples.dataset.test.targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (
+            [{"text": "a b", "input_ids": [4], "label": 0}],
+            r"collate does not make a batch of all samples \(no pad\): leave out 'text', which is a text",
+        ),
+        ([{"input_ids": [4], "label": 0}], "collate does not make a batch .*: give from_dataset one that pads"),
+        ([{"input_ids": [4], "label": "a"}, {"input_ids": [4], "label": 0}], "1 targets are names, and 1 numbers"),
+    ],
+)
+def test_a_collate_that_fails_is_named(samples, message):
+    """With the column that is a text, if there is one."""
+
+    def stacked(samples):
+        if len(samples) == 1:
+            raise AttributeError("no pad")
+        return padded(samples)
+
+    with pytest.raises(ValueError, match=message):
+        from_dataset(Pairs(*samples), [[0]], collate=stacked)
 
 
 def test_lists_in_dicts_are_rows():

@@ -708,6 +708,7 @@ def test_nets_that_cannot_be_stacked(fit, capsys, monkeypatch, net):
     text = refusal(fit, case, "vectorized")
     assert text.startswith("model.engine is vectorized, under which FedAvg cannot run (")
     assert text.endswith("set model.engine to sequential")
+    assert "vmap: It looks like" not in text
     capsys.readouterr()
     chosen = run(fit, case, "auto")
     assert "Engine: sequential (FedAvg on Net cannot be vectorized: " in capsys.readouterr().out

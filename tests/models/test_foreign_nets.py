@@ -146,12 +146,70 @@ def test_a_net_that_takes_other_names_is_refused():
         fitted(FedAvg(nn.Linear(4, 3)), federation("by name"))
 
 
+class OneDict(nn.Module):
+    """It takes its batch as one dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, batch):
+        return self.head(batch["values"])
+
+
+class Raising(nn.Module):
+    """Whatever it is given, it raises an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.head, self.error = nn.Linear(3, 3), error
+
+    def forward(self, ids, values):
+        raise self.error
+
+
+AS_KEYWORDS = "its forward gets ids, values as keyword arguments: give it these, or choose one that fits the data"
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        (OneDict(), r"OneDict.forward\(\) got an unexpected keyword argument 'ids'"),
+        (Raising(KeyError("ids")), "KeyError: 'ids'"),
+        (Raising(AttributeError("no decoder_start_token_id")), "AttributeError: no decoder_start_token_id"),
+        (Raising(AssertionError()), "AssertionError"),
+        (Raising(RuntimeError("too\nlong")), "too"),
+    ],
+)
+def test_errors_of_a_net_are_one_line(net, reason):
+    """With the names that it is given."""
+    with pytest.raises(ValueError, match=rf"^model.net cannot take inputs .* \({reason}\): {AS_KEYWORDS}$"):
+        fitted(FedAvg(net), federation("by name"))
+
+
+def test_a_text_that_is_too_long_has_no_wrong_token():
+    """Positions beyond the net's table are another fault than tokens."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places, self.head = nn.Embedding(9, 5), nn.Embedding(3, 5), nn.Linear(5, 3)
+
+        def forward(self, ids):
+            return self.head((self.tokens(ids) + self.places(torch.arange(ids.shape[1]))).mean(dim=1))
+
+    data = from_arrays(IDS, TARGETS, [range(60)])
+    with pytest.raises(ValueError, match=r"model.net cannot take inputs of shape \(4,\) .* \(IndexError: index out of range"):
+        fitted(FedAvg(Positions()), data)
+
+
+@pytest.mark.parametrize("row", [0, 13])
 @pytest.mark.parametrize("name", ["ids", "input_ids"])
 @pytest.mark.parametrize("token", [9, -1])
-def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name, token):
-    """Wherever they are: the first sample has none, and those of clients may have none."""
+def test_tokens_beyond_the_embeddings_are_refused_before_round_1(name, token, row):
+    """Wherever they are: the first sample has one or none, and those of clients may have none."""
     ids, right = torch.zeros(2, 20, 4, dtype=torch.int64)
-    ids[13, 2] = token
+    ids[row, 2] = token
     inputs, others = (one if name == "ids" else {name: one} for one in (ids, right))
 
     class Tokens(nn.Module):

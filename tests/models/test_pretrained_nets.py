@@ -154,6 +154,18 @@ def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
         torch.testing.assert_close(held[name].double(), weight.detach(), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_net_that_looks_at_values_is_refused_in_our_words(masked):
+    """GPT-2 looks for the last token that is not padding: torch's paragraph about vmap names no cure."""
+    sizes = {"vocab_size": 30, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "num_labels": 3}
+    net = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(pad_token_id=0, **sizes))
+    inputs = INPUTS["bert"] if masked else {"input_ids": IDS}
+    data = from_arrays(inputs, TARGETS, [range(30), range(30, 60)], batch_size=BATCH)
+    line = "the net or the method decides by the value of a tensor, of which stacked clients have several"
+    with pytest.raises(ValueError, match=rf"model.engine is vectorized, .* \({line}\): set model.engine to sequential$"):
+        fitted(FedAvg(net, engine="vectorized", local_steps=1), data)
+
+
 def test_causal_models_need_the_tokens_of_the_data(folders):
     """Another tokenizer is refused; a net that begins anew gets an embedding for the data."""
     with pytest.raises(ValueError, match="which has 30 tokens, but the data has 50: set num_tokens of NextToken"):
@@ -218,6 +230,10 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
             partial(TransformersModel, (8,), 3, "./nowhere"),
             "model.net.name is ./nowhere, which .* cannot load .*: check the name",
         ),
+        (
+            partial(TimmModel, (3, 64, 64), 3, "deit_tiny_distilled_patch16_224", options={"img_size": 64}),
+            "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: give the net without dist",
+        ),
         (partial(LoRA, r=0), "model.adapter.r is 0"),
         (partial(LoRA, target_modules=[]), r"model.adapter.target_modules is \[\]"),
         (partial(LoRA, dropout=1.0), "model.adapter.dropout is 1.0"),
@@ -237,6 +253,70 @@ def test_adapters_need_layers_that_are_there(folders):
         fitted(FedAvg(net, adapter=LoRA(target_modules=["query", "valeu"])), federation("bert"))
     with pytest.raises(ValueError, match="target_modules is null, which fits no layer of model.net MLP"):
         fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trained": []}, r"model.trained is \[\], which trains no weight: name some"),
+        ({"trained": ["*"]}, r"model.trained is \['\*'\], which fits all weights of model.net: leave it out"),
+        ({"trained": ["features.*", "classifier.*"]}, r"model.trained is \[.*\], which fits all weights"),
+        (
+            {"adapter": LoRA(target_modules=["features.1"]), "trained": ["classifier.*"]},
+            r"model.trained is \['classifier.\*'\], which leaves model.adapter LoRA.* untrained: add '\*lora_\*', or leave",
+        ),
+        ({"adapter": LoRA(target_modules=["features.1"]), "trained": ["*"]}, r"model.trained is .*, which fits all weights"),
+    ],
+)
+def test_what_trains_all_or_not_the_adapter_is_refused(settings, message):
+    """In one line with the key, the value and the cure."""
+    with pytest.raises(ValueError, match=message) as caught:
+        fitted(FedAvg(MLP, **settings), federation("vit"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_batch_norm_of_a_frozen_body_neither_moves_nor_travels(engine, buffers):
+    """A class layer learns as a linear model on the features of the net in evaluation mode does; only it is sent."""
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    body[1].running_mean.normal_(generator=torch.Generator().manual_seed(3))
+    net = nn.Sequential(OrderedDict([("body", body), ("fc", nn.Linear(4, 3))])).double()
+    begun = copy.deepcopy(net)
+    head, features = copy.deepcopy(net.fc), begun.body.eval()(IMAGES[:40].double()).detach()
+    data = from_arrays(IMAGES[:40].double(), TARGETS[:40], [range(20), range(20, 40)], batch_size=None)
+    for _ in range(2):
+        fits = []
+        for rows in (slice(20), slice(20, 40)):
+            fit = copy.deepcopy(head)
+            for _ in range(STEPS):
+                loss = nn.functional.cross_entropy(fit(features[rows]), TARGETS[:40][rows])
+                for weight, gradient in zip(fit.parameters(), torch.autograd.grad(loss, [*fit.parameters()])):
+                    weight.data -= RATE * gradient
+            fits.append(fit)
+        for weight, *both in zip(head.parameters(), *(fit.parameters() for fit in fits)):
+            weight.data = (both[0] + both[1]) / 2
+    settings = {"local_steps": STEPS, "optimizer": sgd, "batch_norm_buffers": buffers}
+    method, watched = FedAvg(net, trained=["fc.*"], engine=engine, **settings), Bytes()
+    trainer = Trainer(
+        max_steps=2, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[watched], precision="64-true"
+    )
+    trainer.fit(method, datamodule=data)
+    torch.testing.assert_close(method.net.fc.state_dict(), head.state_dict())
+    for name, buffer in begun.named_buffers():
+        assert torch.equal(method.net.get_buffer(name), buffer)
+    assert watched.sent == [(2 * 15 * 8, 2 * 15 * 8)] * 2
+    assert method.has_global_model
+
+
+def test_batch_norm_trains_again_in_another_method():
+    """A net that one method has frozen is whole in the next one."""
+    net = nn.Sequential(OrderedDict([("body", nn.BatchNorm2d(3)), ("flat", nn.Flatten()), ("fc", nn.Linear(3 * 256, 3))]))
+    data = partial(from_arrays, IMAGES[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH)
+    fitted(FedAvg(net, trained=["fc.*"], local_steps=1), data(), rounds=1)
+    assert torch.equal(net.body.running_mean, torch.zeros(3))
+    fitted(FedAvg(net.requires_grad_(True), local_steps=1), data(), rounds=1)
+    assert not torch.equal(net.body.running_mean, torch.zeros(3))
 
 
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
@@ -264,6 +344,87 @@ def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
     torch.testing.assert_close(method.net.eval()(inputs), net.eval()(inputs))
     with pytest.raises(ValueError, match=r"model.initial_weights holds another net: .* give weights of this net"):
         fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
+
+
+DIGITS = "fit --config digits_wsm.yaml --trainer.max_steps 1 --model.optimizer.lr 0.5"
+
+
+def exported(main, root):
+    """The net of the only run below a folder, and its exports in the folders merged and separate."""
+    checkpoint = next(root.rglob("last.ckpt"))
+    for weights in ("merged", "separate"):
+        code, _, error = main("export", "--ckpt_path", str(checkpoint), "--weights", weights, "--out", weights)
+        assert code == 0, error
+    method = FedAvg.load_from_checkpoint(checkpoint)
+    return method.net.eval()
+
+
+def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
+    """A file of transformers, with its own names, begins a run with LoRA; the exports compute what the run's net does."""
+    config = transformers.ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=10, **SMALL, **NO_DROPOUT)
+    begun = transformers.ViTForImageClassification(config).eval()
+    begun.save_pretrained(tmp_path / "vit")
+    options = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights vit/model.safetensors"
+    adapter = "--model.adapter LoRA --model.adapter.r 2 --model.adapter.target_modules [q_proj,v_proj]"
+    code, _, error = main(*f"{DIGITS} {options} {adapter}".split())
+    assert code == 0, error
+    net, images = exported(main, tmp_path), torch.randn(5, 1, 8, 8)
+    expected = net(images)
+    merged = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(merged.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(begun(images).logits, expected, atol=1e-3)
+    assert torch.equal(merged.vit.layers[0].mlp.fc1.weight, begun.vit.layers[0].mlp.fc1.weight)
+    adapted = peft.PeftModel.from_pretrained(begun, str(tmp_path / "separate"))
+    torch.testing.assert_close(adapted.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
+    assert "`transformers.ViTForImageClassification.from_pretrained(FOLDER)`" in (tmp_path / "merged" / "README.md").read_text()
+    (tmp_path / "runs").rename(tmp_path / "before")
+    again = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights merged/model.safetensors"
+    code, _, error = main(*f"{DIGITS} {again} --model.optimizer.lr 0".split())
+    assert code == 0, error
+    method = FedAvg.load_from_checkpoint(next((tmp_path / "runs").rglob("last.ckpt")))
+    torch.testing.assert_close(method.net.eval()(images), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_timm_reads_what_is_exported(main, tmp_path):
+    """From a file of timm, and back as a folder that names the architecture."""
+    begun = timm.create_model("test_resnet", num_classes=10)
+    torch.save(begun.state_dict(), tmp_path / "timm.pt")
+    options = (
+        "--data.augment+ ToRGB --model.net timm.test_resnet --model.initial_weights timm.pt --model.trained [classifier.*]"
+    )
+    code, _, error = main(*f"{DIGITS} {options}".split())
+    assert code == 0, error
+    net, images = exported(main, tmp_path), torch.randn(5, 3, 8, 8)
+    merged = timm.create_model(f"local-dir:{tmp_path / 'merged'}", pretrained=True).eval()
+    assert torch.equal(merged(images), net(images))
+    assert torch.equal(merged.layer1[0].conv1.weight, begun.layer1[0].conv1.weight)
+    assert not torch.equal(merged.fc.weight, begun.fc.weight)
+
+
+def test_files_of_a_library_are_of_this_net(tmp_path, folders):
+    """Another class layer, a layer too many, or too few: by our names."""
+    config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, num_labels=3, **SMALL, **NO_DROPOUT)
+    state = transformers.BertForSequenceClassification(config).state_dict()
+    net = partial(TransformersModel, name=str(folders / "bert"), pretrained=False)
+    for changed, message in (
+        ({"classifier.bias": torch.zeros(5)}, r"classifier.bias is \(5,\) there and \(3,\) here: give weights of this net"),
+        ({"more.weight": torch.zeros(5)}, r"features.more.weight is \(5,\) there and missing here"),
+        ({"bert.embeddings.LayerNorm.bias": None}, r"features.bert.embeddings.LayerNorm.bias is missing there"),
+    ):
+        file = tmp_path / "net.safetensors"
+        stored = {name: tensor for name, tensor in {**state, **changed}.items() if tensor is not None}
+        safetensors.torch.save_file(stored, file)
+        with pytest.raises(ValueError, match=message):
+            fitted(FedAvg(net, initial_weights=str(file)), federation("bert"))
+
+
+def test_a_folder_of_pickles_is_refused(tmp_path):
+    """With what to save instead."""
+    net = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=30, **SMALL))
+    net.config.save_pretrained(tmp_path)
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"cannot load .*: give a folder that save_pretrained has written, .* as safetensors"):
+        TransformersModel((8,), 3, str(tmp_path))
 
 
 def test_initial_weights_never_run_code(tmp_path):
@@ -403,10 +564,12 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
         if name.startswith("net.")
     }
     merged, separate = (
-        safetensors.torch.load_file(tmp_path / path) for path in ("merged/model.safetensors", "separate/trained.safetensors")
+        safetensors.torch.load_file(tmp_path / path)
+        for path in ("merged/model.safetensors", f"separate/{'adapter_model' if adapted else 'trained'}.safetensors")
     )
     lora = {name: value for name, value in state.items() if "lora_" in name}
-    assert separate.keys() == {*lora, "classifier.weight", "classifier.bias"}
+    named = {f"base_model.model.{name.replace('.default', '')}" for name in [*lora, "classifier.weight", "classifier.bias"]}
+    assert separate.keys() == (named if adapted else {"classifier.weight", "classifier.bias"})
     assert merged.keys() == dict(MLP((1, 8, 8), 10).named_parameters()).keys()
     if adapted:
         a, b = (next(value for name, value in lora.items() if f"lora_{kind}" in name) for kind in "AB")
@@ -423,13 +586,15 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
 
 
 def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
-    """Of each checkpoint of a run, not that of the last round."""
+    """Of each checkpoint of a run, not that of the last round, and the forgetting that was measured in it."""
     every = "--trainer.max_steps 3 --trainer.val_check_interval 1 --data.monitor_test 1 --model.optimizer.lr 0.5"
     code, _, error = main(*f"fit --config digits_wsm.yaml {every}".split())
     assert code == 0, error
     record = next(tmp_path.rglob("record.jsonl"))
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    measured = {line["round"]: line["scalars"] for line in lines if "test/accuracy" in line.get("scalars", {})}
+    measured = {}
+    for line in lines:
+        measured.setdefault(line.get("round"), {}).update(line.get("scalars", {}))
     checkpoints = [*tmp_path.rglob("*.ckpt")]
     rounds = set()
     for number, checkpoint in enumerate(checkpoints):
@@ -439,4 +604,6 @@ def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
         card = (tmp_path / f"out{number}" / "README.md").read_text()
         assert f"| weights of round | {round} |" in card
         assert f"| test accuracy | {measured[round]['test/accuracy']:.4f} |" in card
+        assert f"| client forgetting F_ki | {-measured[round]['forgetting/client_mean']:z.4f}, positive is forgetting |" in card
+        assert ("| round forgetting F_t |" in card) == ("forgetting/round" in measured[round])
     assert 3 in rounds

@@ -56,6 +56,7 @@ class Arrays(Source):
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has only {given}: give test_inputs and test_targets, or neither")
+        _refuse_list_of_inputs(inputs, targets)
         if classes is None and objective.tells_classes and _are_names(targets):
             classes = sorted(label for label in set(np.asarray(targets).tolist()) if isinstance(label, str))
 
@@ -157,6 +158,18 @@ def _tensors(name: str, values: Any) -> NetInputs:
     return _numbers(name, values)
 
 
+def _refuse_list_of_inputs(inputs: Any, targets: Any) -> None:
+    """Refuse a list with one array for each argument of a net: a list is an array of samples."""
+    if not isinstance(inputs, list) or not all(isinstance(part, Tensor | np.ndarray) for part in inputs):
+        return
+    count = len(targets) if np.ndim(targets) > 0 else 0
+    if len(inputs) != count and all(part.ndim > 0 and len(part) == count for part in inputs):
+        raise ValueError(
+            f"data.source has inputs in a list of {len(inputs)} arrays with {count} rows each: give several inputs of a net as "
+            "a tuple"
+        )
+
+
 def _are_names(targets: Any) -> bool:
     return not isinstance(targets, Tensor) and getattr(targets, "ndim", 1) > 0 and isinstance(next(iter(targets), None), str)
 
@@ -186,6 +199,11 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
 def _from_numpy(name: str, values: ArrayLike) -> Tensor:
     """A tensor that shares memory with an array if torch can."""
     array = _array(name, values)
+    if "inputs" in name and isinstance(next(iter(array.flat), None), str):
+        raise ValueError(
+            f"data.source has {name} of texts, must be numbers: give the output of the net's tokenizer, "
+            'tokenizer(list(texts), padding=True, return_tensors="np")'
+        )
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"
