@@ -21,6 +21,7 @@ from fl_lightning.functional import final_accuracy, rounds_to_target
 from fl_lightning.functional.accuracy_curves import late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
+from fl_lightning.protocol.learner import Learner
 from fl_lightning.run.provenance import commit
 from fl_lightning.run.trainer_settings import callbacks_of
 from fl_lightning.state.atomic_files import atomic_write
@@ -117,6 +118,7 @@ class RunSummary(FederatedCallback):
             "commit": self._commit,
             "method": type(module).__name__,
             "loss": repr(module.loss),
+            "learner": None if type(module.tasks) is Learner else type(module.tasks).__name__,
             "rounds": trainer.global_step,
             "initial_weights": module.began_from,
             "test_accuracy": _readings(self._curves.get("test/accuracy", {})),
@@ -203,7 +205,8 @@ def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dic
 
 
 def _print_table(results: dict[str, Any]) -> None:
-    table = Table(title=f"{results['method']}, {results['loss']}, {counted(results['rounds'], 'round')}", show_header=False)
+    trained = [results[part] for part in ("method", "loss", "learner") if results[part]]
+    table = Table(title=", ".join([*trained, counted(results["rounds"], "round")]), show_header=False)
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")

@@ -11,7 +11,7 @@ from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line
 
 RATE = "model.optimizer.lr"
-_LOSS = "model.loss"  # named always, as the method is
+_NAMED = ("model.loss", "model.tasks")  # always, as the method is, where a run has one
 _RATES = (RATE, "model.server_optimizer.lr")  # named wherever they differ
 # The federation and how long it learns: under each such condition methods are compared with each other.
 _CONDITIONS = (
@@ -23,7 +23,7 @@ _CONDITIONS = (
     "model.local_steps",
     "model.local_epochs",
 )
-_NAMED_FIRST = ("model", _LOSS, "model.net")  # in a label, as far as they set groups apart
+_NAMED_FIRST = ("model", *_NAMED, "model.net")  # in a label, as far as they set groups apart
 # How a run is carried out and watched, which does not change what is learned.
 _BOOKKEEPING = (
     "seed_everything",
@@ -147,13 +147,13 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:
-    """The loss, and keys that set groups apart, the most telling first; one that tells nothing new is left out.
+    """Loss and learner, and keys that set groups apart, the most telling first; one that tells nothing new is left out.
 
     Rates and what belongs to the federation are always named where they differ: two methods at unlike rates, or on unlike
     data, differ in more than the method.
     """
-    named = [_LOSS] if any(_LOSS in config for config in configs) else []
-    for key in sorted((key for key in differing_keys(configs) if key != _LOSS), key=_rank):
+    named = [key for key in _NAMED if any(config.get(key) for config in configs)]
+    for key in sorted((key for key in differing_keys(configs) if key not in named), key=_rank):
         apart, before = (len({tuple(map(one.get, keys)) for one in configs}) for keys in ([*named, key], named))
         if apart > before or key in _RATES or (key.startswith("data.") and is_condition(key)):
             named.append(key)

@@ -102,7 +102,8 @@ def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
     """F_ki is logged with the other sign, and 0.00001 of it is 0.0000 and not -0.0000."""
     forgetting = {"forgetting/client_mean": 0.00001, "forgetting/every_5": 0.125}
     forgetting["forgetting/client_worst"] = -0.25
-    results = {"method": "FedAvg", "loss": "CE()", "rounds": 3, "test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
+    results = {"method": "FedAvg", "loss": "CE()", "learner": None, "rounds": 3}
+    results |= {"test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
     results |= {
         "personal": {},

@@ -65,6 +65,8 @@ def config(seed: int, rounds: int, changes: dict) -> dict:
         "clients_per_round": changes.pop("data__clients_per_round", 5),
         "partition": {"class_path": "fl_lightning.data.Dirichlet", "init_args": {"alpha": alpha}},
     }
+    if "data__tasks" in changes:
+        data["tasks"] = {"class_path": f"fl_lightning.tasks.{changes.pop('data__tasks')}", "init_args": {"num_tasks": 2}}
     targets = changes.pop("targets", [])
     assert not changes, changes
     return {

@@ -157,6 +157,17 @@ def test_different_classes_are_different_data(write_run, study):
         study()
 
 
+def test_a_stream_has_the_classes_that_have_arrived(write_run, study):
+    """Runs that came to different tasks, but not those of other classes."""
+    for name, labels in (("a", "0"), ("b", "01")):
+        scalars = {f"class_accuracy/{label}": {1: 0.5} for label in labels}
+        write_run(name, {1: 0.5}, data__tasks="ClassStream", scalars=scalars)
+    study()
+    write_run("c", {1: 0.5}, data__tasks="ClassStream", scalars={"class_accuracy/2": {1: 0.5}})
+    with pytest.raises(ValueError, match="the classes differ"):
+        study()
+
+
 def test_runs_without_a_common_metric_are_refused(write_run, study):
     write_run("a", {1: 0.5})
     write_run("b", {1: 0.5}, metric="tasks/accuracy")
