@@ -28,14 +28,14 @@ _NO_METADATA: dict[Format, dict[str, None]] = {
 _SETTINGS: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "fl-lightning"}
 
 
-def write_figure_file(figure: Figure, path: Path, format: Format, paper: str = "white") -> None:
+def write_figure_file(figure: Figure, path: Path, format: Format, dpi: int = _DPI, paper: str = "white") -> None:
     """Write a figure, whole or not at all; the same figure is the same file.
 
     Raises:
         OSError: naming the file, if it cannot be written.
     """
     with atomic_write(path) as temporary, matplotlib.rc_context(_SETTINGS):
-        figure.savefig(temporary, format=format, dpi=_DPI, metadata=_NO_METADATA[format], facecolor=paper)
+        figure.savefig(temporary, format=format, dpi=dpi, metadata=_NO_METADATA[format], facecolor=paper)
 
 
 def draw_run(run: Run, rounds: Sequence[int]) -> tuple[Iterator[tuple[str, Figure]], list[str]]:
