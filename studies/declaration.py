@@ -53,6 +53,7 @@ class Study:
         attack: options of ``fl-lightning attack``, which then follows every run; empty for none.
         images: the dataset, such as ``cifar100``, where ``data.source`` of the config does not name it but reads a folder.
         pretraining: a sweep of one run, which goes first; all runs of ``sweeps`` begin with its final weights.
+        files: what the working folder must have, each with where it comes from.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Study:
     attack: str = ""
     images: str = ""
     pretraining: Sweep | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -58,10 +58,14 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
         the signals that asked for an end.
 
     Raises:
-        ValueError: in one line, if a folder or the results file is of other settings, or runs or attacks have failed.
+        ValueError: in one line, if a folder or the results file is of other settings, if a file that the study reads is
+            missing, or if runs or attacks have failed.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"OUT is {out}, which is a file: give a folder")
+    for name, origin in study.files.items() if jobs else ():
+        if not Path(name).is_file():
+            raise ValueError(f"{study.name} reads {name}, which is not in the working folder: {origin}")
     collector = Collector(out, recorded_results(study, results / RESULTS_FILE))
     with Stop() as stop:
         begin = _pretrain(study.pretraining, out, data, stop, runs=jobs > 0) if study.pretraining else []

@@ -452,6 +452,16 @@ def test_bad_input_is_one_line(command, tmp_path, arguments, message):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_missing_file_is_named_before_the_first_run(command, small, monkeypatch, tmp_path):
+    from studies import __main__ as studies
+
+    monkeypatch.setattr(studies, "STUDIES", {"small": replace(small, files={"names.npz": "a page has it"})})
+    code, out, error = command("small", "out")
+    assert (code, out) == (1, "")
+    assert error == "studies: error: small reads names.npz, which is not in the working folder: a page has it\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_results_file_keeps_what_it_has(small, results, tmp_path):
     """Numbers with all their digits; what other settings or runs have written is no place for these, other code's rows stay."""
     from studies.results_file import read_results, write_results

@@ -34,7 +34,12 @@ def definitions_named(names: str) -> list[str]:
     """
     found = [name.strip() for name in names.split(",")]
     for name in found:
-        check_choice("--forgetting", name, [name for name, one in DEFINITIONS.items() if one.reference != "joint"])
+        check_choice("--forgetting", name, DEFINITIONS)
+        if DEFINITIONS[name].reference == "joint":
+            raise ValueError(
+                f"--forgetting is {name!r}, which compares a run with one that learned all tasks together: compute it in "
+                "Python, as docs/how_forgetting_is_measured.md does"
+            )
     return list(dict.fromkeys(found))
 
 

@@ -83,6 +83,7 @@ STUDIES = [
         ),
         measures=_OF_DIGITS,
         baseline={SWEEP: "fine-tuning, new"},
+        files={"class_names.npz": "docs/arriving_classes.md has the lines that write it"},
     ),
     Study(
         name="digits_classes_losses",

@@ -111,7 +111,7 @@ def test_intransigence_of_two_runs_as_the_page_computes_it(tmp_path, monkeypatch
 
 
 def test_a_definition_that_needs_another_net_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"--forgetting is 'intransigence', must be one of client"):
+    with pytest.raises(ValueError, match="--forgetting is 'intransigence', which compares a run with one"):
         report([tmp_path / "missing"], out=tmp_path / "report", forgetting="intransigence")
 
 
