@@ -78,8 +78,8 @@ class LANDER(SynthesisingLearner):
         FloatingPointError: at the end of a task, if the synthesis is not finite.
     """
 
-    anchors: Tensor
-    """(C, width), embeddings of the classes in their order of arrival. A resumed run takes those of its checkpoint."""
+    embeddings: Tensor
+    """(C, width), of the classes in their order of arrival. A run is resumed only with the same numbers, from any file."""
     lowest_loss: Tensor
     """A scalar, the mean loss of the best round of this task."""
     measured_rounds: Tensor
@@ -130,11 +130,11 @@ class LANDER(SynthesisingLearner):
         check_range("model.tasks.anchor_weight", anchor_weight, at_least=0, hint="0 leaves features free")
         check_range("model.tasks.radius", radius, at_least=0, hint="the authors' code has 0.015")
         self.present, self.anchor_weight, self.radius = present, anchor_weight, radius
-        self.embeddings = ClassEmbeddings(embeddings)
+        self._file = ClassEmbeddings(embeddings)
 
     def adapt_net(self, net: nn.Module) -> None:
         super().adapt_net(net)
-        add_projection(net, self.embeddings.width, type(self).__name__)
+        add_projection(net, self._file.width, type(self).__name__)
 
     def with_server_parts(self, model: State) -> State:
         """A net of another run need not have the projection."""
@@ -146,7 +146,7 @@ class LANDER(SynthesisingLearner):
         if self.method.federation is None:
             return
         weight = next(self.method.net.parameters())
-        self.register_buffer("anchors", self.embeddings.of(self.data.classes).to(weight.device, weight.dtype))
+        self.register_buffer("embeddings", self._file.of(self.data.classes).to(weight.device, weight.dtype))
         self.register_buffer("lowest_loss", torch.zeros((), dtype=torch.float64, device=weight.device))
         self.register_buffer("measured_rounds", torch.zeros((), dtype=torch.int64, device=weight.device))
 
@@ -167,7 +167,7 @@ class LANDER(SynthesisingLearner):
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         logits, features = projected(net, batch.inputs, slice(None))
         losses = self.logits_loss(logits, batch.targets, client.label_counts, client)
-        losses = losses + self.anchor_weight * anchor_loss(features, self.anchors[batch.targets], self.radius, batch.real)
+        losses = losses + self.anchor_weight * anchor_loss(features, self.embeddings[batch.targets], self.radius, batch.real)
         if self.task == 0:
             return losses
         a, b = self.weights_of_terms()
@@ -219,4 +219,4 @@ class LANDER(SynthesisingLearner):
         self.measured_rounds.zero_()
 
     def new_synthesis(self, of: SynthesisTask) -> AnchoredSynthesis:
-        return AnchoredSynthesis(self.plan, of, self.anchors[: of.num_seen], self.anchor_weight, self.radius)
+        return AnchoredSynthesis(self.plan, of, self.embeddings[: of.num_seen], self.anchor_weight, self.radius)
