@@ -1,8 +1,8 @@
-"""LANDER: class names' embeddings anchor the features, and are what the server synthesises images from.
+"""LANDER: embeddings of class names anchor the features, and the server synthesises images from them.
 
 M.-T. Tran, T. Le, X.-M. Le, M. Harandi, D. Phung: Text-Enhanced Data-free Approach for Federated Class-Incremental Learning.
-CVPR 2024. arXiv 2403.14101. Of the paper we could read the abstract only; all else is of the authors' code for CIFAR-100, which
-does not name the text model of its embeddings. Departures:
+CVPR 2024. arXiv 2403.14101. We could read only the abstract of the paper; everything else follows the authors' code for
+CIFAR-100. The code does not say which text model produced its embeddings. Departures:
 
 - The bound is on the mean over a batch, as in the code; the abstract speaks of embeddings, within a radius each.
 - The server chooses the model with the lowest mean over clients of the losses, in the code their sum: with the same clients in
@@ -10,7 +10,12 @@ does not name the text model of its embeddings. Departures:
 - The code stores images from the last round of the warm-up on, 10,496, and uses the first 10,000 by the names of their files.
   Here the 10,240 images of the rounds after it are used. The boundary term begins with them; in the code the student has
   learned for three rounds before.
-- Images are augmented as the data are, and rounded to 8 bits, where the code cuts the fraction off.
+- Synthesised images are augmented as the data are. The code jitters the brightness of real images, but not of synthesised ones.
+- Images are rounded to 8 bits, where the code cuts the fraction off.
+- The net and the clients' optimizer are those of the method, with a constant rate by default. The code has ResNet-18 and a rate
+  that falls by cosine from .04 to .001 within each task.
+- The metrics of a task's last round are those of the chosen model, as it replaces the newest before the evaluation. State of
+  the server, as in FedDyn, SCAFFOLD and FedACG, stays that of the newest model.
 - Images and teacher are sent in every round, as clients keep nothing. Clients have the file of embeddings.
 """
 
@@ -48,15 +53,21 @@ class LANDER(SynthesisingLearner):
 
     No sample is kept. A task ends with the model that the server sent in the round in which clients' losses were lowest: the
     sum of each client's over the steps of its first epoch, mean over clients. Then the server trains a new generator of images
-    from embeddings against this model, with TARGET's losses and ``L_ltc``.
+    from embeddings, and a new student, against this model, the teacher:
+
+    - The generator's loss is ``w_bn L_bn + w_ce CE(z, y) + w_adv L_adv + l L_ltc``, with the logits z and h of the teacher. The
+      first three terms are TARGET's. Its linear layers are drawn anew in each round of synthesis. The mean and the standard
+      deviation that normalise its images are trained with it.
+    - The student's loss is ``T^2 KL(p || q) + l MSE(h, h')`` on the images stored so far, with q and h of the student, p and h'
+      of the teacher. It begins to learn at the end of the first round with ``L_adv``, so it is untrained in that round.
 
     Args:
         embeddings: path of a ``.npz`` file with ``classes``, names, and ``embeddings``, a row of numbers for each. They should
-            be of a text model, with a spread that suits ``radius``: the authors' for CIFAR-100 have 512 numbers with a standard
-            deviation of .43.
+            be of a text model, with distances that suit ``radius``: between two classes of the authors' file for CIFAR-100,
+            512 numbers each, the mean squared difference is .08.
         distillation: alpha_pre, at least 0; with 0 nothing is synthesised, and b is 0.
         present: alpha_cur, above 0.
-        anchor_weight: l, lambda_ltc, at least 0.
+        anchor_weight: l, lambda_ltc, of clients, generator and student, at least 0.
         radius: r, at least 0.
         temperature: T_d, above 0.
         generated: synthesised images in a local step, at least 1.
@@ -65,11 +76,11 @@ class LANDER(SynthesisingLearner):
         synthesis_batch: images in a round, at least 2.
         generator_steps: steps of a round, at least 1.
         generator_rate: learning rate of these steps, above 0.
-        class_weight, statistics_weight, boundary_weight: weights of the generator's losses, at least 0.
+        class_weight, statistics_weight, boundary_weight: w_ce, w_bn and w_adv, at least 0.
         boundary: as for :class:`TARGET`.
         student_steps: steps of the student in a round, at least 1.
         student_rate: its learning rate, above 0. The code's .1 is for nets with BatchNorm; others need a lower one.
-        student_temperature: of its distillation, above 0.
+        student_temperature: T, of its distillation, above 0.
         rounds_per_task: R, rounds after which a task is over, at least 2: the model that the last one makes is not chosen.
 
     Raises:
