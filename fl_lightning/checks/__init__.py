@@ -57,8 +57,10 @@ def check_file(key: str, path: str | os.PathLike[str], cure: str) -> None:
         cure: what to do.
 
     Raises:
-        FileNotFoundError: if it does not exist, or is a folder, a pipe or a device.
+        FileNotFoundError: if it is empty, does not exist, or is a folder, a pipe or a device.
     """
+    if path == "":
+        raise FileNotFoundError(f"{key} is empty: {cure}")
     if Path(path).is_file():
         return
     what = "is a folder" if Path(path).is_dir() else "is a pipe or a device" if Path(path).exists() else "does not exist"

@@ -26,6 +26,7 @@ from fl_lightning.data import Arrays, Joined
 from fl_lightning.data.sources.superclasses import CIFAR100_TABLE
 from fl_lightning.report.runs import flatten
 from fl_lightning.state.strict_yaml import load_yaml
+from fl_lightning.tasks.classes.embeddings import ClassEmbeddings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FITS = [name for name in bundled_rows() if not name.startswith("invert_")]  # the others are of fl-lightning attack
@@ -324,14 +325,14 @@ def test_configs_of_arriving_classes_build_their_data_and_net(parser, name):
     assert model.net.built(data.input_shape, len(data.classes), seed=0).classifier.out_features == 100
 
 
-def test_the_documented_embeddings_are_what_the_config_of_lander_reads(parser, tmp_path, monkeypatch):
+def test_the_documented_embeddings_are_what_the_config_of_lander_reads(tmp_path, monkeypatch):
     """The page's lines write the file of its name in the working folder: of ten digits, pairs of letters."""
     monkeypatch.chdir(tmp_path)
     page = (CONFIGS.parent / "docs" / "arriving_classes.md").read_text()
     (lines,) = re.findall(r"```python\n(import numpy.*?)```", page, re.DOTALL)
     exec(lines, {})
-    embeddings = parser.instantiate(parser.parse_args(["--config", "digits_classes_lander.yaml"])).model.tasks.embeddings
-    rows = embeddings.of([str(digit) for digit in range(10)])
+    tasks = config_values("digits_classes_lander.yaml")["model"]["init_args"]["tasks"]
+    rows = ClassEmbeddings(tasks["init_args"]["embeddings"]).of([str(digit) for digit in range(10)])
     assert rows.sum(dim=1).tolist() == [len(name) + 1 for name in "zero one two three four five six seven eight nine".split()]
     assert int(rows[6] @ rows[7]) == 1  # six and seven both begin with s
 

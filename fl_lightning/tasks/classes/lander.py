@@ -1,8 +1,8 @@
-"""LANDER: class names' embeddings anchor the features, and are what the server synthesises images from.
+"""LANDER: embeddings of class names anchor the features, and the server synthesises images from them.
 
 M.-T. Tran, T. Le, X.-M. Le, M. Harandi, D. Phung: Text-Enhanced Data-free Approach for Federated Class-Incremental Learning.
-CVPR 2024. arXiv 2403.14101. Of the paper we could read the abstract only; all else is of the authors' code for CIFAR-100, which
-does not name the text model of its embeddings. Departures:
+CVPR 2024. arXiv 2403.14101. We could read only the abstract of the paper; everything else follows the authors' code for
+CIFAR-100. The code does not say which text model produced its embeddings. Departures:
 
 - The bound is on the mean over a batch, as in the code; the abstract speaks of embeddings, within a radius each.
 - The server chooses the model with the lowest mean over clients of the losses, in the code their sum: with the same clients in
@@ -10,7 +10,12 @@ does not name the text model of its embeddings. Departures:
 - The code stores images from the last round of the warm-up on, 10,496, and uses the first 10,000 by the names of their files.
   Here the 10,240 images of the rounds after it are used. The boundary term begins with them; in the code the student has
   learned for three rounds before.
-- Images are augmented as the data are, and rounded to 8 bits, where the code cuts the fraction off.
+- Synthesised images are augmented as the data are. The code jitters the brightness of real images, but not of synthesised ones.
+- Images are rounded to 8 bits, where the code cuts the fraction off.
+- The net and the clients' optimizer are those of the method, with a constant rate by default. The code has ResNet-18 and a rate
+  that falls by cosine from .04 to .001 within each task.
+- The metrics of a task's last round are those of the chosen model, as it replaces the newest before the evaluation. State of
+  the server, as in FedDyn, SCAFFOLD and FedACG, stays that of the newest model.
 - Images and teacher are sent in every round, as clients keep nothing. Clients have the file of embeddings.
 """
 
@@ -48,15 +53,21 @@ class LANDER(SynthesisingLearner):
 
     No sample is kept. A task ends with the model that the server sent in the round in which clients' losses were lowest: the
     sum of each client's over the steps of its first epoch, mean over clients. Then the server trains a new generator of images
-    from embeddings against this model, with TARGET's losses and ``L_ltc``.
+    from embeddings, and a new student, against this model, the teacher:
+
+    - The generator's loss is ``w_bn L_bn + w_ce CE(z, y) + w_adv L_adv + l L_ltc``, with the logits z and h of the teacher. The
+      first three terms are TARGET's. Its linear layers are drawn anew in each round of synthesis. The mean and the standard
+      deviation that normalise its images are trained with it.
+    - The student's loss is ``T^2 KL(p || q) + l MSE(h, h')`` on the images stored so far, with q and h of the student, p and h'
+      of the teacher. It begins to learn at the end of the first round with ``L_adv``, so it is untrained in that round.
 
     Args:
         embeddings: path of a ``.npz`` file with ``classes``, names, and ``embeddings``, a row of numbers for each. They should
-            be of a text model, with a spread that suits ``radius``: the authors' for CIFAR-100 have 512 numbers with a standard
-            deviation of .43.
+            be of a text model, with distances that suit ``radius``: between two classes of the authors' file for CIFAR-100,
+            512 numbers each, the mean squared difference is .08.
         distillation: alpha_pre, at least 0; with 0 nothing is synthesised, and b is 0.
         present: alpha_cur, above 0.
-        anchor_weight: l, lambda_ltc, at least 0.
+        anchor_weight: l, lambda_ltc, of clients, generator and student, at least 0.
         radius: r, at least 0.
         temperature: T_d, above 0.
         generated: synthesised images in a local step, at least 1.
@@ -65,11 +76,11 @@ class LANDER(SynthesisingLearner):
         synthesis_batch: images in a round, at least 2.
         generator_steps: steps of a round, at least 1.
         generator_rate: learning rate of these steps, above 0.
-        class_weight, statistics_weight, boundary_weight: weights of the generator's losses, at least 0.
+        class_weight, statistics_weight, boundary_weight: w_ce, w_bn and w_adv, at least 0.
         boundary: as for :class:`TARGET`.
         student_steps: steps of the student in a round, at least 1.
         student_rate: its learning rate, above 0. The code's .1 is for nets with BatchNorm; others need a lower one.
-        student_temperature: of its distillation, above 0.
+        student_temperature: T, of its distillation, above 0.
         rounds_per_task: R, rounds after which a task is over, at least 2: the model that the last one makes is not chosen.
 
     Raises:
@@ -78,8 +89,8 @@ class LANDER(SynthesisingLearner):
         FloatingPointError: at the end of a task, if the synthesis is not finite.
     """
 
-    anchors: Tensor
-    """(C, width), embeddings of the classes in their order of arrival. A resumed run takes those of its checkpoint."""
+    embeddings: Tensor
+    """(C, width), of the classes in their order of arrival. A run is resumed only with the same numbers, from any file."""
     lowest_loss: Tensor
     """A scalar, the mean loss of the best round of this task."""
     measured_rounds: Tensor
@@ -130,11 +141,11 @@ class LANDER(SynthesisingLearner):
         check_range("model.tasks.anchor_weight", anchor_weight, at_least=0, hint="0 leaves features free")
         check_range("model.tasks.radius", radius, at_least=0, hint="the authors' code has 0.015")
         self.present, self.anchor_weight, self.radius = present, anchor_weight, radius
-        self.embeddings = ClassEmbeddings(embeddings)
+        self._file = ClassEmbeddings(embeddings)
 
     def adapt_net(self, net: nn.Module) -> None:
         super().adapt_net(net)
-        add_projection(net, self.embeddings.width, type(self).__name__)
+        add_projection(net, self._file.width, type(self).__name__)
 
     def with_server_parts(self, model: State) -> State:
         """A net of another run need not have the projection."""
@@ -146,7 +157,7 @@ class LANDER(SynthesisingLearner):
         if self.method.federation is None:
             return
         weight = next(self.method.net.parameters())
-        self.register_buffer("anchors", self.embeddings.of(self.data.classes).to(weight.device, weight.dtype))
+        self.register_buffer("embeddings", self._file.of(self.data.classes).to(weight.device, weight.dtype))
         self.register_buffer("lowest_loss", torch.zeros((), dtype=torch.float64, device=weight.device))
         self.register_buffer("measured_rounds", torch.zeros((), dtype=torch.int64, device=weight.device))
 
@@ -167,7 +178,7 @@ class LANDER(SynthesisingLearner):
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         logits, features = projected(net, batch.inputs, slice(None))
         losses = self.logits_loss(logits, batch.targets, client.label_counts, client)
-        losses = losses + self.anchor_weight * anchor_loss(features, self.anchors[batch.targets], self.radius, batch.real)
+        losses = losses + self.anchor_weight * anchor_loss(features, self.embeddings[batch.targets], self.radius, batch.real)
         if self.task == 0:
             return losses
         a, b = self.weights_of_terms()
@@ -219,4 +230,4 @@ class LANDER(SynthesisingLearner):
         self.measured_rounds.zero_()
 
     def new_synthesis(self, of: SynthesisTask) -> AnchoredSynthesis:
-        return AnchoredSynthesis(self.plan, of, self.anchors[: of.num_seen], self.anchor_weight, self.radius)
+        return AnchoredSynthesis(self.plan, of, self.embeddings[: of.num_seen], self.anchor_weight, self.radius)

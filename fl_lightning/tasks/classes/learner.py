@@ -21,6 +21,7 @@ from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, ClassProgress, Client, DataNeeds, Learner, Needs, State, Visit, overridden
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.classes.growing_head import GrowingHead
+from fl_lightning.tasks.classes.projection import without_projection
 from fl_lightning.tasks.clock import TaskClocks
 
 SoftmaxOver = Literal["new", "seen"]
@@ -86,7 +87,8 @@ class ClassLearner(Learner):
         self.head = GrowingHead(net)
 
     def with_server_parts(self, model: State) -> State:
-        return {**model, **self.head.of(self.method.net)}
+        net = self.method.net
+        return {**without_projection(model, net), **self.head.of(net)}
 
     def is_drawn_anew(self, name: str) -> bool:
         return name in self.head.names

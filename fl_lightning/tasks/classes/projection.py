@@ -34,6 +34,12 @@ def projection_tensors(net: nn.Module) -> State:
     return {name: tensor.detach() for name, tensor in net.get_submodule(_NAME).named_parameters(prefix=_NAME)}
 
 
+def without_projection(model: State, net: nn.Module) -> State:
+    """A model by name, without the layer that another run's learner added, if a net does not have it."""
+    own = {name for name, _ in net.named_children()}
+    return {name: tensor for name, tensor in model.items() if _NAME in own or not name.startswith(f"{_NAME}.")}
+
+
 def projected(net: nn.Module, inputs: Any, classes: slice) -> tuple[Tensor, Tensor]:
     """Logits of some classes, (B, classes), and projected features, (B, width), in one pass."""
     features = features_of(net, inputs)

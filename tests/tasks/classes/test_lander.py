@@ -40,6 +40,13 @@ class Rounds(FederatedCallback):
         self.lowest[round] = float(module.tasks.lowest_loss)
 
 
+class Models(FederatedCallback):
+    """Keeps the weights with which round 1 begins."""
+
+    def on_round_start(self, trainer, module, round):
+        self.first = {name: weight.detach().clone() for name, weight in module.net.named_parameters()}
+
+
 def rows_of(names):
     """Of the file, by hand."""
     with np.load(FILE) as archive:
@@ -110,7 +117,7 @@ def test_all_tasks_equal_the_equations(arriving, pre, cur, anchor_weight, radius
     settings = {"distillation": pre, "present": cur, "temperature": T, "anchor_weight": anchor_weight, "radius": radius}
     trained = arriving.train(LANDER, callbacks=[seen], **{**SMALL, **settings})
     anchors = rows_of(trained.data.classes)
-    torch.testing.assert_close(trained.tasks.anchors, anchors, atol=0, rtol=0)
+    torch.testing.assert_close(trained.tasks.embeddings, anchors, atol=0, rtol=0)
     expected, lowest = plain_run(arriving, seen, anchors, pre, cur, anchor_weight, radius)
     arriving.assert_same(trained.net, expected)
     assert {round: seen.lowest[round] for round in lowest} == pytest.approx(lowest, abs=1e-9)
@@ -280,6 +287,9 @@ def test_a_wrong_file_is_refused_before_data_are_there(case, tmp_path):
 
 
 def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError) as empty:
+        LANDER("")
+    assert str(empty.value) == f"model.tasks.embeddings is empty: {CURE}"
     with pytest.raises(FileNotFoundError) as missing:
         LANDER("nowhere.npz")
     assert str(missing.value) == f"model.tasks.embeddings is nowhere.npz, which does not exist: {CURE}"
@@ -305,12 +315,45 @@ def test_a_class_without_embedding_and_a_net_that_cannot_have_a_projection_are_r
         arriving.train(LANDER, net=net, class_layer="1", **SMALL)
 
 
-def test_a_run_is_not_resumed_with_embeddings_of_another_width(arriving, tmp_path):
+def changed_file(path, change):
+    """The file's names and numbers in reverse, without the class that the data lack, and with the numbers changed."""
+    with np.load(FILE) as archive:
+        np.savez(path, classes=archive["classes"][:0:-1], embeddings=change(archive["embeddings"][:0:-1]))
+    return {**SMALL, "embeddings": str(path)}
+
+
+def test_a_run_is_resumed_with_the_same_numbers_of_another_file(arriving, tmp_path):
+    """The file has moved, and has other rows for what the data lack: as in one go."""
     arriving.train(LANDER, rounds=1, checkpoints=tmp_path, **SMALL)
-    other = {**SMALL, "embeddings": embeddings_of("abcdef", 5)}
-    with pytest.raises((ValueError, RuntimeError)) as error:
+    moved = changed_file(tmp_path / "moved.npz", lambda numbers: numbers)
+    resumed = arriving.train(LANDER, rounds=3, ckpt_path=tmp_path / "step=1.ckpt", **moved)
+    arriving.assert_same(resumed.net, arriving.train(LANDER, rounds=3, **SMALL).net, atol=0)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda numbers: numbers + 1e-9, lambda numbers: numbers[::-1], lambda numbers: numbers[:, 1:]]
+)
+def test_a_run_is_not_resumed_with_other_numbers(arriving, change, tmp_path):
+    """Also those of other classes, or fewer, in one line with the key."""
+    arriving.train(LANDER, rounds=1, checkpoints=tmp_path, **SMALL)
+    other = changed_file(tmp_path / "other.npz", change)
+    with pytest.raises(
+        ValueError, match=r"^ckpt_path is of a run with other settings: .*model\.tasks\.embeddings is tensor "
+    ) as error:
         arriving.train(LANDER, rounds=2, ckpt_path=tmp_path / "step=1.ckpt", **other)
     assert "\n" not in str(error.value)
+    assert "path is" not in str(error.value).removeprefix("ckpt_path is")
+
+
+def test_another_learner_begins_with_the_net_of_lander(arriving, tmp_path):
+    """Without the projection, and otherwise with its weights."""
+    arriving.train(LANDER, rounds=1, checkpoints=tmp_path, **SMALL)
+    saved = torch.load(tmp_path / "step=1.ckpt", weights_only=False)["state_dict"]
+    seen = Models()
+    arriving.train(ClassLearner, rounds=1, initial_weights=str(tmp_path / "step=1.ckpt"), callbacks=[seen])
+    for name, weight in seen.first.items():
+        assert torch.equal(weight, saved[f"net.{name}"]), name
+    assert not set(PROJECTION) & seen.first.keys()
 
 
 # The synthesis ------------------------------------------------------------------------------------------------------
