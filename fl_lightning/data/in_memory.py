@@ -122,7 +122,7 @@ def _target(row: Any) -> Any:
 
 
 def _numbered(row: Any) -> Any:
-    """A sample with 0 for the name of its class, of which a collate makes no tensor."""
+    """A sample with 0 for the name of its class: a collate makes tensors of numbers only."""
     if isinstance(row, Mapping):
         return {key: 0 if key in _LABELS else part for key, part in row.items()}
     return type(row)((*row[:-1], 0))

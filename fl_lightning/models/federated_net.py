@@ -284,7 +284,7 @@ def fresh_statistics(method: FederatedNet) -> State:
 
 
 def _hold_statistics(net: nn.Module, constant: Collection[str]) -> Iterator[str]:
-    """Keep the norms whose weights are all constant in evaluation mode; yields the names of their running statistics."""
+    """Keep norms with only constant weights in evaluation mode; yields the names of their running statistics."""
     for name, layer in _tracking(net):
         layer.__dict__.pop("train", None)
         weights = [weight for weight, _ in layer.named_parameters(prefix=name)]

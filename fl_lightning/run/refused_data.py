@@ -130,7 +130,7 @@ def _check_tokens(net: nn.Module, data: FederatedDataModule, device: torch.devic
             one = tree_map(lambda part: part.to(device), prepared)
             none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
             if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
-                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))
+                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))  # below 0, else the largest
                 raise ValueError(
                     f"data.source has the token {token}, which is beyond the embeddings of model.net: use the net's own "
                     "tokenizer, or a net for more tokens"

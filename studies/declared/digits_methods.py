@@ -19,7 +19,7 @@ _METHODS = {
 }
 
 _RATES = "0.03,0.1,0.3,1.0"
-# Of those whose best of the four was the lowest or the highest, one rate more in that direction.
+# Methods that were best at the lowest or the highest of the four have one rate more in that direction.
 _WIDER = {"MoFedSAM": f"{_RATES},3.0", "FedCM": f"{_RATES},3.0", "FedETF": f"0.01,{_RATES}", "MOON": f"0.01,{_RATES}"}
 # By digits_methods_rates; 0.3 for all others.
 _CHOSEN = {"SCAFFOLD": "0.1", "FedACG": "0.1", "FedCM": "1.0", "MoFedSAM": "3.0", "FedETF": "0.03", "MOON": "0.03"}

@@ -10,19 +10,19 @@ from fl_lightning.models.network import classifier_of, features_of
 _NAME = "anchor_projection"  # submodule of the net
 
 
-def add_projection(net: nn.Module, width: int, whose: str) -> None:
+def add_projection(net: nn.Module, width: int, learner: str) -> None:
     """Add the layer, linear with a bias, to a net with a linear class layer.
 
     Args:
         width: of the space.
-        whose: name of the learner, for the error.
+        learner: its name, for the error.
 
     Raises:
         ValueError: if the net is a ``Sequential``, which would run the layer after the others.
     """
     if isinstance(net, nn.Sequential):
         raise ValueError(
-            f"model.net is {type(net).__name__}, which would run the layer that {whose} adds after its class layer: make it "
+            f"model.net is {type(net).__name__}, which would run the layer that {learner} adds after its class layer: make it "
             "the part features of a net, with a part classifier"
         )
     head: Any = classifier_of(net)
