@@ -72,6 +72,9 @@ ORDER = (
     "digits_lander",
     "digits_density",
     "digits_schedule",
+    "digits_probes",
+    "fedweit_interference",
+    "mnist_tasks_clients",
     "text_chapters",
     "pretrained_fifty",
 )

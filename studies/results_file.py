@@ -88,6 +88,7 @@ class Collector:
         self._out = out
         self._recorded = recorded
         self._read: dict[Path, Run] = {}
+        self._entered: dict[str, SweepStudy] = {}  # opening one takes longer than reading it
 
     def recorded_runs(self, sweep: Sweep) -> list[SweepRun]:
         """The runs of a sweep that need no folder."""
@@ -104,7 +105,9 @@ class Collector:
         return [result for result in self._recorded if result.sweep == sweep.name and result.name not in names] + found
 
     def _records(self, sweep: Sweep) -> list[Record]:
-        return SweepStudy(sweep_folder(self._out, sweep)).records()
+        if sweep.name not in self._entered:
+            self._entered[sweep.name] = SweepStudy(sweep_folder(self._out, sweep))
+        return self._entered[sweep.name].records()
 
     def folders(self, sweep: Sweep) -> list[Path]:
         """Those of the runs of an entered sweep that are done."""

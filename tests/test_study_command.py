@@ -224,8 +224,12 @@ def test_runs_that_predict_one_class_are_named(small, results, tmp_path):
     log = {f"class_accuracy/{name}": Curve(np.array([0, 9]), np.array([0.5, last])) for name, last in zip("abcd", [0, 1, 0, 0])}
     ended = {"rounds": 9, "bytes_up": 0, "bytes_down": 0, "rounds_to_target": {}, "newest_forgetting": {}, "tasks": {}}
     ended |= {"test_accuracy": {}, "val_accuracy": {}, "personal": {}}
+    log["head/logit_absent"] = Curve(
+        np.array([1, 9]), np.array([-0.5, -1.5])
+    )  # of a probe: the last value is a number of the run
     run = Run(tmp_path, {}, ended, Log(log))
     scalars = run_scalars(run)
+    assert scalars["head/logit_absent"] == -1.5
     assert (scalars[CHANCE], scalars[LOWEST], scalars[UNKNOWN]) == (1.0, 0.0, 3.0)
     runs = [results("CrossEntropy", seed, test_accuracy=0.25, **{CHANCE: value}) for seed, value in ((1, 1.0), (2, 1.2))]
     text = page(small, runs)

@@ -14,16 +14,18 @@ WALL_SECONDS, PROCESSOR_SECONDS = "seconds", "processor_seconds"  # of the round
 CHANCE = "class_accuracy/times_chance"  # of the final model: its accuracy, the mean over classes, times their number
 LOWEST, UNKNOWN = "class_accuracy/lowest", "class_accuracy/unknown"  # of final accuracies of classes; how many are below .1
 _KNOWN = 0.1
+_LAST_VALUES = ("head/", "drift/", "cka/", "events/", "tasks/accuracy_of_client/")  # of probes and of single clients
 _MEGABYTE = 1e6
 
 
 def run_scalars(run: Run) -> dict[str, float]:
-    """The numbers at the end of a run, its costs, and the means over rounds of what it has measured of forgetting.
+    """The numbers at the end of a run, those of probes included, its costs, and means over rounds of its forgetting.
 
     ``reference/NAME/lost`` is the accuracy on a reference set before round 1 less that at the end.
     """
     results, log = run.results, run.log.scalars
     means = {f"{name}/mean": mean_after_first(run, name) for name in log if name.startswith("forgetting/")}
+    ends = {name: float(curve.values[-1]) for name, curve in log.items() if name.startswith(_LAST_VALUES)}
     reached = {f"rounds_to/{target}": number for target, number in results["rounds_to_target"].items() if number is not None}
     curves = [curve for name, curve in log.items() if name.startswith("class_accuracy/")]
     last = [curve.values[-1] for curve in curves]
@@ -39,5 +41,5 @@ def run_scalars(run: Run) -> dict[str, float]:
     costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
     times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}
     costs["simulated_seconds"] = simulated_seconds(run)
-    measured = {**final_metrics(results), **means, **reached, **spread, **lost, **costs, **times}
+    measured = {**final_metrics(results), **ends, **means, **reached, **spread, **lost, **costs, **times}
     return {name: value for name, value in measured.items() if math.isfinite(value)}

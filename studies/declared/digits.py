@@ -74,4 +74,31 @@ STUDIES = [
         },
         baseline={SWEEP: "rate_0.3", "model.loss": "CrossEntropy"},
     ),
+    Study(
+        name="digits_probes",
+        title="Digits: what a local fit changes under cross entropy, TCE and WSM",
+        claim="Under cross entropy a local fit lowers the logits of the classes that a client lacks. Under TCE and WSM it does "
+        "not, features move less, and fewer samples are forgotten from round to round.",
+        paper="Legate, Caccia, Belilovsky derive that truncated cross entropy leaves the rows of absent classes alone; what it "
+        "does to logits and features is not measured there.",
+        sweeps=(
+            Sweep(
+                "",
+                "--config digits_probes.yaml --set model.loss=CrossEntropy,TruncatedCrossEntropy,ReweightedSoftmax --seeds 3",
+            ),
+        ),
+        measures={
+            "head/logit_absent": "change of logits, absent classes",
+            "head/logit_held": "held classes",
+            "head/norm_absent": "change of rows' norms, absent classes",
+            "head/norm_held": "held classes (norms)",
+            "drift/absent": "drift of features, absent classes",
+            "drift/held": "held classes (features)",
+            "cka/classifier": "CKA of the last layer",
+            "events/mean": "forgetting events a sample",
+            "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
+        },
+        claimed=("head/logit_absent", "drift/absent", "drift/held", "events/mean"),
+        baseline={"model.loss": "CrossEntropy"},
+    ),
 ]

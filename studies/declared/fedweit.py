@@ -27,6 +27,11 @@ _TABLE_1 = ("stl", "fedcurv", "fedprox", "fedprox_apd", "fedprox_stable_sgd", "f
 _TABLE_2 = ("stl", "ewc", "stable_sgd", "apd", "fedprox", "scaffold", "fedcurv", "fedprox_ewc", "fedprox_stable_sgd")
 _TABLE_2 += ("fedprox_apd", "fedweit")
 _SETTINGS = {"overlapped": "Overlapped-CIFAR-100", "noniid50": "NonIID-50"}
+_ARRANGEMENTS = {
+    "one body": "",
+    "each by itself": "--model LocalOnly --model.tasks SingleTask",
+    "FedWeIT": "--model FedWeIT --model.tasks WeightedTransfer",
+}
 _LAMBDAS = {"ewc": ("EWC", "model.tasks.penalty"), "fedcurv": ("FedCurv", "model.penalty")}
 
 
@@ -165,5 +170,26 @@ STUDIES = [
         measures={**_MEASURES, "rounds": "rounds"},
         claimed=("tasks/accuracy", "rounds"),
         baseline={"model.tasks.schedule": "synchronous"},
+    ),
+    Study(
+        name="fedweit_interference",
+        title="FedWeIT: a client with other images",
+        claim="A body that two clients share makes both less accurate, one with MNIST and one with CIFAR-10. With FedWeIT the "
+        "client with MNIST is as accurate as by itself.",
+        paper="Figure 2, curves of a client with MNIST beside one with CIFAR-10 or SVHN. It does not say what was trained.",
+        sweeps=tuple(
+            Sweep(
+                name,
+                f"--config fedweit_interference.yaml {learner} --seeds 3 --model.tasks.evaluate_every 4 "
+                "--data.source.sources.CIFAR10 image_folder",
+            )
+            for name, learner in _ARRANGEMENTS.items()
+        ),
+        measures={
+            "tasks/accuracy_of_client/0": "accuracy of the client with MNIST",
+            "tasks/accuracy_of_client/1": "of the client with CIFAR-10",
+        },
+        claimed=("tasks/accuracy_of_client/0", "tasks/accuracy_of_client/1"),
+        baseline={SWEEP: "one body"},
     ),
 ]
