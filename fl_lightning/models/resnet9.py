@@ -20,41 +20,44 @@ class ResNet9(Network):
     """ResNet-9 with Fixup; 6,568,673 parameters for 3 channels and 10 classes, 6,614,843 for 100.
 
     conv 3x3 to 64, ReLU; conv to 128, ReLU, max pool 2, residual block; conv to 256, ReLU, max pool 2; conv to 512, ReLU, max
-    pool 2, residual block; max pool 4; linear to classes. Convolutions have no bias; there are scalars before and after them,
-    and one before the class layer. The class layer and the second convolution of a block start at zero: only the class layer
-    has a gradient in the first step.
+    pool 2, residual block; max pool 4; linear to classes. ``width`` scales all of these numbers. Convolutions have no bias;
+    there are scalars before and after them, and one before the class layer. The class layer and the second convolution of a
+    block start at zero: only the class layer has a gradient in the first step.
 
     Args:
         input_shape: (channels, height, width), height and width at least 32.
         num_classes: at least 1.
+        width: channels of the first convolution, at least 1; the paper has 64.
 
     Raises:
-        ValueError: if the input is not an image or too small.
+        ValueError: if the input is not an image or too small, or ``width`` is below 1.
     """
 
-    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+    def __init__(self, input_shape: Sequence[int], num_classes: int, width: int = 64) -> None:
         super().__init__()
+        if width < 1:
+            raise ValueError(f"model.net.width is {width}, must be at least 1")
         cure = "use CNN2 or add fl_lightning.data.Pad to data.augment"
-        channels, height, width = image_shape("ResNet9", input_shape, 32, cure=cure)
+        channels, rows, columns = image_shape("ResNet9", input_shape, 32, cure=cure)
         self.features = nn.Sequential(
-            _ScaledConv(channels, 64),
+            _ScaledConv(channels, width),
             nn.ReLU(),
-            _ScaledConv(64, 128),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            _Block(128),
-            _ScaledConv(128, 256),
+            _ScaledConv(width, 2 * width),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            _ScaledConv(256, 512),
+            _Block(2 * width),
+            _ScaledConv(2 * width, 4 * width),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            _Block(512),
+            _ScaledConv(4 * width, 8 * width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            _Block(8 * width),
             nn.MaxPool2d(4),
             nn.Flatten(),
             _Shift(),
         )
-        self.classifier = nn.Linear(512 * (height // 32) * (width // 32), num_classes)
+        self.classifier = nn.Linear(8 * width * (rows // 32) * (columns // 32), num_classes)
         nn.init.zeros_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
 

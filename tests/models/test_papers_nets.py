@@ -74,6 +74,8 @@ def loss_of(net, images, num_classes=10):
         (MoonCNN, (3, 32, 32), 10, 92_626),
         (ResNet9, (3, 32, 32), 10, 6_568_673),
         (ResNet9, (3, 32, 32), 100, 6_614_843),
+        # 9 * (3 * 16 + 16 * 32 + 2 * 32**2 + 32 * 64 + 64 * 128 + 2 * 128**2) weights of convolutions, 23 scalars
+        (partial(ResNet9, width=16), (3, 32, 32), 10, 410_544 + 23 + 1_290),
         (CNN10, (3, 128, 128), 2, 15_676_418),
         (DenseNet121, (3, 224, 224), 2, 6_955_906),
         (DenseNet121, (3, 64, 64), 2, 6_955_906),
@@ -407,6 +409,8 @@ def test_resnet9_forward_matches_the_formulas():
     images = noise(2, 3, 64, 32, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(net(images), plain_resnet9(dict(net.named_parameters()), images))
+    with pytest.raises(ValueError, match="model.net.width is 0, must be at least 1"):
+        ResNet9((3, 64, 32), 10, width=0)
 
 
 def test_resnet9_starts_as_fixup_says():
