@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch, fnmatchcase
 from functools import partial
 from glob import escape
@@ -283,16 +283,21 @@ def fresh_statistics(method: FederatedNet) -> State:
     return {name: buffer for name, buffer in fresh.items() if name not in method.constant_names}
 
 
-def _hold_statistics(net: nn.Module, constant: Collection[str]) -> Iterator[str]:
-    """Keep norms with only constant weights in evaluation mode; yields the names of their running statistics."""
+def _hold_statistics(net: nn.Module, constant: frozenset[str]) -> Iterator[str]:
+    """Keep norms of frozen layers in evaluation mode; yields the names of their running statistics."""
     for name, layer in _tracking(net):
         layer.__dict__.pop("train", None)
-        weights = [weight for weight, _ in layer.named_parameters(prefix=name)]
-        if weights and all(weight in constant for weight in weights):
+        if constant.issuperset(_weights_at(net, name)):
             # A bound method follows its layer into deep copies.
             layer.__dict__["train"] = MethodType(_stay_in_evaluation, layer)
             layer.eval()
             yield from (buffer for buffer, _ in layer.named_buffers(prefix=name))
+
+
+def _weights_at(net: nn.Module, name: str) -> list[str]:
+    """Names of a layer's weights, or, of one that has none, of the nearest module around it that has some."""
+    weights = [weight for weight, _ in net.get_submodule(name).named_parameters(prefix=name)]
+    return weights if weights or not name else _weights_at(net, name.rpartition(".")[0])
 
 
 def _stay_in_evaluation(layer: nn.Module, mode: bool = True) -> nn.Module:

@@ -276,10 +276,12 @@ def test_what_trains_all_or_not_the_adapter_is_refused(settings, message):
 
 
 @pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-def test_batch_norm_of_a_frozen_body_neither_moves_nor_travels(engine, buffers):
+@pytest.mark.parametrize(
+    ("engine", "affine"), [("sequential", True), ("sequential", False), ("vectorized", True), ("captured", True)]
+)
+def test_batch_norm_of_a_frozen_body_neither_moves_nor_travels(engine, affine, buffers):
     """A class layer learns as a linear model on the features of the net in evaluation mode does; only it is sent."""
-    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=affine), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     body[1].running_mean.normal_(generator=torch.Generator().manual_seed(3))
     net = nn.Sequential(OrderedDict([("body", body), ("fc", nn.Linear(4, 3))])).double()
     begun = copy.deepcopy(net)
