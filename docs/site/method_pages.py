@@ -98,8 +98,8 @@ def _keys(method: type[FederatedModule]) -> str:
                 default = "" if parameter.default is parameter.empty else _shown(parameter.default)
                 rows.append([name, default, described.get(name, "")])
     text = table(["key", "default", "what"], ([f"`--{option}.{name}`", *rest] for name, *rest in rows)) + "\n" if rows else ""
-    rest = "The others are those that [all methods](../api/fl_lightning.md) have."
-    return f"{text}{rest if rows else 'None but those that [all methods](../api/fl_lightning.md) have.'}\n"
+    rest = "The others are those that [all methods](../api/fl_lightning.rst) have."
+    return f"{text}{rest if rows else 'None but those that [all methods](../api/fl_lightning.rst) have.'}\n"
 
 
 @cache
