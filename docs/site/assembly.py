@@ -6,13 +6,13 @@ Links of a page lead to the same files in the repository and on the site.
 import inspect
 import re
 import shutil
-from collections.abc import Container
 from pathlib import Path
 
 import yaml
 
 import fl_lightning
 from api import MODULES
+from fl_lightning import losses
 from lists_of_code import callbacks_page, configs_pages, methods_of_configs, tags_page, with_files_of_configs
 from method_pages import documented_methods, method_pages
 from pictures import draw
@@ -40,7 +40,7 @@ def assemble(root: Path, source: Path) -> None:
         (source / page).parent.mkdir(parents=True, exist_ok=True)
         (source / page).write_text(text, encoding="utf-8")
     methods, readme = source / "docs" / "methods.md", source / "README.md"
-    methods.write_text(_linked_rows(methods.read_text(encoding="utf-8"), written), encoding="utf-8")
+    methods.write_text(_linked_rows(methods.read_text(encoding="utf-8")), encoding="utf-8")
     readme.write_text(_with_pages(readme.read_text(encoding="utf-8")), encoding="utf-8")
     for path in (source / "docs" / "papers").glob("*.md"):
         text = path.read_text(encoding="utf-8")
@@ -50,11 +50,13 @@ def assemble(root: Path, source: Path) -> None:
     _add_contents(source, "index.md", yaml.safe_load((root / "docs" / "site" / "contents.yaml").read_text(encoding="utf-8")))
 
 
-def _linked_rows(text: str, pages: Container[str]) -> str:
-    """A page with a link from each cell of a table that is a method's name to the method's page."""
+def _linked_rows(text: str) -> str:
+    """A page with links from the cells of tables that are names of methods or losses to what documents these."""
 
     def link(row: re.Match[str]) -> str:
-        return f"| [`{row[1]}`](methods/{row[1]}.md) |" if f"docs/methods/{row[1]}.md" in pages else row[0]
+        if row[1] in documented_methods():
+            return f"| [`{row[1]}`](methods/{row[1]}.md) |"
+        return f"| {{py:obj}}`{row[1]} <fl_lightning.losses.{row[1]}>` |" if row[1] in losses.__all__ else row[0]
 
     return re.sub(r"\| `(\w+)` \|", link, text)
 
