@@ -74,16 +74,16 @@ def test_the_table_of_kinds():
             docstring = inspect.getdoc(getattr(losses, name))
             what, paper = re.split(r"[.;]\s", docstring)[0].rstrip("."), _paper(docstring)
             page = {"TruncatedCrossEntropy": "tce", "ReweightedSoftmax": "wsm"}.get(name)
-            rows.append(["loss", "`--model.loss`", f"`{name}`", what, f"[{paper}](papers/{page}.md)" if page else paper])
+            rows.append([f"`{name}`", "loss", what, "`--model.loss`", f"[{paper}](papers/{page}.md)" if page else paper])
     for name, value in found.items():
         if issubclass(value, FederatedModule | Learner):
             docstring = inspect.getdoc(sys.modules[value.__module__])
             what = re.sub(r"^[\w -]+: ", "", docstring.partition("\n")[0]).rstrip(".")
             key = "`--model`" if issubclass(value, FederatedModule) else "`--model.tasks`"
-            rows.append([_kind(name, value), key, f"`{name}`", what, _paper(docstring)])
+            rows.append([f"`{name}`", _kind(name, value), what, key, _paper(docstring)])
     first = ("`CrossEntropy`", "`FedAvg`")
-    rows.sort(key=lambda row: (KINDS.index(row[0]), row[2] not in first, row[2].lower()))
-    hold_table("methods.md", ["kind", "key", "name", "what it does", "paper"], rows)
+    rows.sort(key=lambda row: (KINDS.index(row[1]), row[0] not in first, row[0].lower()))
+    hold_table("methods.md", ["name", "kind", "what it does", "key", "paper"], rows)
 
 
 def test_the_table_of_methods():
