@@ -58,7 +58,7 @@ class Loss(ABC):
 
 
 class CrossEntropy(Loss):
-    """Ordinary cross entropy; the label counts are not used."""
+    """Cross entropy with a softmax over all classes, the default; the label counts are not used."""
 
     uses_label_counts = False
 
@@ -67,7 +67,11 @@ class CrossEntropy(Loss):
 
 
 class TruncatedCrossEntropy(Loss):
-    """TCE: :func:`fl_lightning.functional.truncated_cross_entropy`."""
+    """TCE: the softmax runs over only the classes that the client holds.
+
+    G. Legate, L. Caccia, E. Belilovsky: Reducing Forgetting in Federated Learning with Truncated Cross-Entropy. The formula is
+    in :func:`fl_lightning.functional.truncated_cross_entropy`.
+    """
 
     needs_classes = True
 
@@ -76,7 +80,11 @@ class TruncatedCrossEntropy(Loss):
 
 
 class ReweightedSoftmax(Loss):
-    """WSM: :func:`fl_lightning.functional.reweighted_softmax_cross_entropy`."""
+    """WSM: in the softmax, each class counts by its share of the client's samples.
+
+    G. Legate: Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning. MSc thesis 2022. The formula is in
+    :func:`fl_lightning.functional.reweighted_softmax_cross_entropy`.
+    """
 
     needs_classes = True
 
@@ -85,7 +93,10 @@ class ReweightedSoftmax(Loss):
 
 
 class MaskedCrossEntropy(Loss):
-    """HeteroFL's zero-filled form: :func:`fl_lightning.functional.masked_cross_entropy`."""
+    """HeteroFL's loss: logits of classes that the client does not hold are replaced by 0.
+
+    E. Diao, J. Ding, V. Tarokh: HeteroFL. ICLR 2021. The formula is in :func:`fl_lightning.functional.masked_cross_entropy`.
+    """
 
     needs_classes = True
 
@@ -94,7 +105,10 @@ class MaskedCrossEntropy(Loss):
 
 
 class CalibratedCrossEntropy(Loss):
-    """FedLC: :func:`fl_lightning.functional.calibrated_cross_entropy`.
+    """FedLC: the fewer samples of a class a client has, the larger the margin that it must keep.
+
+    J. Zhang et al.: Federated Learning with Label Distribution Skew via Logits Calibration. ICML 2022. The formula is in
+    :func:`fl_lightning.functional.calibrated_cross_entropy`.
 
     Args:
         tau: scale of the margins, above 0.
@@ -117,7 +131,9 @@ class CalibratedCrossEntropy(Loss):
 
 
 class WeightedCrossEntropy(Loss):
-    """Class weights: :func:`fl_lightning.functional.weighted_cross_entropy`.
+    """Each sample counts by the weight of its class, by default such that a client's classes count equally.
+
+    The formula is in :func:`fl_lightning.functional.weighted_cross_entropy`.
 
     Args:
         class_weights: of each class, at least 0, the same at all clients; null: each client weights the classes that it holds
@@ -154,7 +170,7 @@ class WeightedCrossEntropy(Loss):
 
 
 class TokenCrossEntropy(Loss):
-    """Cross entropy of the next token, the mean over the tokens of a text; texts of one length weigh all tokens equally.
+    """Cross entropy of the next token, the mean over the tokens of a text. Texts of one length weigh all tokens equally.
 
     Takes logits (B, T, V), and as targets the first T columns of (B, T or more); a target of -100 does not count.
     """

@@ -3,9 +3,13 @@
 ``python docs/site`` builds it, which needs the extra ``docs``; these tests do not.
 """
 
+import importlib
+import pkgutil
 import re
 import runpy
+from collections import defaultdict
 from pathlib import Path
+from types import FunctionType
 from urllib.parse import urlsplit
 
 import pytest
@@ -61,13 +65,13 @@ def test_the_readmes_methods_lead_to_their_pages():
     from method_pages import documented_methods
 
     rows = (ROOT / "README.md").read_text().split("## Methods")[1].split("## Results")[0]
-    named = re.findall(r"\[([\w-]+)\]\(([^)]+)\) \(", _with_pages(rows, {"docs/api/fl_lightning.losses.md"}))
+    named = re.findall(r"\[([\w-]+)\]\(([^)]+)\) \(", _with_pages(rows))
     own = {target: name for name, target in named if target.startswith("docs/methods/")}
     assert len(named) == rows.count(" (") - 1  # that of the table's head
     assert set(own) <= {f"docs/methods/{name}.md" for name in documented_methods()}
     assert {"FedProx", "EWC", "iCaRL"} <= set(own.values())
     losses = {name: target for name, target in named if target not in own}  # and rules, with a page for all
-    assert {"TCE": "docs/papers/tce.md", "FedLC": "docs/api/fl_lightning.losses.md"}.items() <= losses.items()
+    assert {"TCE": "docs/papers/tce.md", "FedLC": "docs/api/fl_lightning.losses.rst"}.items() <= losses.items()
     assert all(target.startswith("docs/") for target in losses.values())
 
 
@@ -107,8 +111,7 @@ def test_code_in_a_docstring_is_no_formula(code):
     assert with_formulas(f"As ``{code}`` is.") == f"As ``{code}`` is."
 
 
-def test_every_config_callback_and_public_name_is_listed():
-    from api_pages import api_pages
+def test_every_config_and_callback_is_listed():
     from lists_of_code import callbacks_page, configs_pages, methods_of_configs
 
     import fl_lightning
@@ -124,22 +127,47 @@ def test_every_config_callback_and_public_name_is_listed():
     classes = [name for name in fl_lightning.callbacks.__all__ if isinstance(getattr(fl_lightning.callbacks, name), type)]
     assert [name for name in classes if f"## {name}\n" not in callbacks] == []
     assert "| `callbacks.client_forgetting.every` | `100` |" in callbacks
-    api = "".join(api_pages().values())
-    modules = [getattr(fl_lightning, name) for name in ("callbacks", "data", "functional", "losses", "models", "privacy")]
-    names = [name for module in (fl_lightning, *modules) for name in module.__all__ if name not in vars(fl_lightning)]
-    assert [name for name in names if f"`{name}" not in api and f".{name}\n" not in api] == []
+
+
+# Their names are not for users, or fl_lightning offers them.
+NOT_FOR_USERS = "command_line config_files sweep state run evaluation processes sites module __main__".split()
+
+
+def test_every_public_name_is_documented_in_one_place():
+    """It is the module from which users import: of what several pages list, all name the same one, which has it, too."""
+    from api import homes
+
+    import fl_lightning
+
+    by_module = homes()
+    places = defaultdict(set)
+    for module, names in by_module.items():
+        for name, home in names.items():
+            places[getattr(importlib.import_module(module), name)].add(f"{home}.{name}")
+            assert by_module[home][name] == home
+    assert [found for found in places.values() if len(found) > 1] == []
+    for found in pkgutil.walk_packages(fl_lightning.__path__, "fl_lightning."):
+        if found.name.split(".")[1] not in NOT_FOR_USERS:
+            module = importlib.import_module(found.name)
+            values = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+            missing = [name for name, value in values.items() if isinstance(value, type | FunctionType) and value not in places]
+            assert missing == [], f"{found.name}: add it to docs/site/api.rst"
+    assert by_module["fl_lightning"]["FedAvg"] == "fl_lightning.methods"
+    assert by_module["fl_lightning"]["FederatedModule"] == "fl_lightning"
+    assert by_module["fl_lightning.callbacks"]["heatmap"] == "fl_lightning.callbacks.figures"
 
 
 def test_every_name_that_a_page_imports_has_an_api_page():
     """Also those of modules without a list of names: whoever adds one to a page adds its module to the API."""
-    from api_pages import api_pages
+    from api import homes
 
     import_line = re.compile(r"^from (fl_lightning[\w.]*) import (.+)$", re.MULTILINE)
     texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
     imported = {name for text in texts for _, names in import_line.findall(text) for name in names.split(", ")}
     assert {"check_range", "RunContext", "SequentialEngine"} <= imported
-    api = "".join(api_pages().values())
-    assert [name for name in sorted(imported) if f"`{name}" not in api and f".{name}\n" not in api] == []
+    modules = [(names, importlib.import_module(name)) for name, names in homes().items()]
+    listed = {name for names, module in modules for name in (*names, *getattr(module, "__all__", ()))}
+    assert imported <= listed
 
 
 def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
@@ -226,7 +254,7 @@ def test_every_page_is_in_the_contents():
     there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if SITE not in path.parents}
     matched = {str(path.relative_to(ROOT)) for name in names(contents) if "*" in name for path in ROOT.glob(name)}
     assert there - set(listed) - matched == set()
-    written = {"docs/api.md", "docs/configs.md", "docs/callbacks.md", "docs/tags.md"}
+    written = {"docs/api.rst", "docs/configs.md", "docs/callbacks.md", "docs/tags.md"}
     assert [name for name in listed if name not in written and not (ROOT / name).is_file()] == []
 
 

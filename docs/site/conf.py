@@ -12,7 +12,9 @@ import fl_lightning
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from api import homes
 from formulas import with_formulas
+from method_pages import documented_methods
 
 project = "fl-lightning"
 author = "The fl-lightning authors"
@@ -20,6 +22,7 @@ release = fl_lightning.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -28,7 +31,8 @@ extensions = [
 ]
 html_math_renderer = "katex"
 katex_css_path = "katex/katex.min.css"  # with its fonts; the scripts are in the wheel
-root_doc = "index"
+include_patterns = ["*.md", "benchmarks/*.md", "docs/**"]
+exclude_patterns = ["CODE_OF_CONDUCT.md", "SECURITY.md", "docs/site"]
 highlight_language = "none"
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -40,6 +44,9 @@ nb_execution_timeout = 1200
 nb_output_stderr = "remove"
 nb_merge_streams = True
 
+templates_path = [str(Path(__file__).parent / "templates")]
+autosummary_ignore_module_all = False
+autosummary_context = {"homes": homes(), "methods": [*documented_methods()]}
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # a hook that a class overrides is described once

@@ -65,8 +65,9 @@ def _rows_on(name: str, root: Path) -> Iterator[tuple[list[str], list[str]]]:
     for page in _PAGES_ON_METHODS:
         for head, row, _ in _table_rows(root / "docs" / page):
             if f"`{name}`" in row[0]:
-                # What clients minimise is set as a formula below, or here.
-                kept = [column for column, title in enumerate(head) if title != "clients" or "$" in row[column]]
+                # What clients minimise is set as a formula below, or here; what a method does is the page's first line.
+                left_out = ("clients", "what it does")
+                kept = [column for column, title in enumerate(head) if title not in left_out or "$" in row[column]]
                 yield [head[column] for column in kept], [_moved(row[column]) for column in kept]
 
 
@@ -98,8 +99,8 @@ def _keys(method: type[FederatedModule]) -> str:
                 default = "" if parameter.default is parameter.empty else _shown(parameter.default)
                 rows.append([name, default, described.get(name, "")])
     text = table(["key", "default", "what"], ([f"`--{option}.{name}`", *rest] for name, *rest in rows)) + "\n" if rows else ""
-    rest = "The others are those that [all methods](../api/fl_lightning.md) have."
-    return f"{text}{rest if rows else 'None but those that [all methods](../api/fl_lightning.md) have.'}\n"
+    rest = "The others are those that [all methods](../api/fl_lightning.rst) have."
+    return f"{text}{rest if rows else 'None but those that [all methods](../api/fl_lightning.rst) have.'}\n"
 
 
 @cache

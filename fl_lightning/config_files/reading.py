@@ -3,6 +3,7 @@
 A file may name others under ``base``: their values hold where it sets nothing itself.
 """
 
+import difflib
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.checks import did_you_mean
 from fl_lightning.config_files.bundled import bundled_files, bundled_folder
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, load_yaml
 
@@ -24,7 +24,7 @@ def config_values(name: str) -> dict[str, Any]:
     """All values of a config, those of its bases included.
 
     Raises:
-        FileNotFoundError: naming it and the nearest bundled config, if it is neither a file nor bundled.
+        FileNotFoundError: naming it and a bundled config of a similar name, if it is neither a file nor bundled.
         ValueError: naming the file, if it holds no YAML mapping, one of the traps of :mod:`fl_lightning.state.strict_yaml`, or
             is a base of itself.
     """
@@ -96,7 +96,7 @@ def _found(name: str, key: str, folder: Path) -> Path:
     A bundled config is based on bundled ones, whatever files are in the working folder.
 
     Raises:
-        FileNotFoundError: if there is none, with the nearest one.
+        FileNotFoundError: if there is none, with one of a similar name.
     """
     if not folder.is_relative_to(bundled_folder()):
         for searched in (folder, Path()):
@@ -107,7 +107,9 @@ def _found(name: str, key: str, folder: Path) -> Path:
                 raise FileNotFoundError(f"{key} is {name}, which is a pipe or a device: give a file")
     if name in bundled_files():
         return bundled_files()[name]
-    cure = did_you_mean(name, bundled_files(), otherwise="fl-lightning configs lists them")
+    # Without the endings: these make all names alike.
+    near = difflib.get_close_matches(Path(name).stem, [path.stem for path in bundled_files().values()], n=1)
+    cure = f"did you mean {near[0]}.yaml?" if near else "fl-lightning configs lists them"
     raise FileNotFoundError(f"{key} is {name}, neither a file here nor a bundled config: {cure}")
 
 

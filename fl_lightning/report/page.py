@@ -19,7 +19,6 @@ from fl_lightning.report.tables import Table
 from fl_lightning.state.atomic_files import atomic_write
 
 _GENERATOR = '<meta name="generator" content="fl-lightning report">'
-_DPI = 150
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _write_figure(drawing: Drawing, folder: Path) -> str:
     """Write a PNG, an SVG and a PDF; gives the SVG's text."""
     for format in get_args(Format):
         path = folder / f"{drawing.name}.{format}"
-        write_figure_file(drawing.figure, path, format, _DPI, "white" if format == "pdf" else PAPER)
+        write_figure_file(drawing.figure, path, format, paper="white" if format == "pdf" else PAPER)
         drawing.figure.set_layout_engine("none")  # the layout is found, and finding it again takes as long as drawing
     return (folder / f"{drawing.name}.svg").read_text(encoding="utf-8")
 

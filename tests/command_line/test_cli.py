@@ -129,11 +129,20 @@ def test_traceback_on_request(command_line):
     assert "Traceback (most recent call last)" in result.stderr
 
 
-def test_an_unknown_config_is_named_with_the_nearest(main):
-    """A typing error in a bundled name is met with the right one."""
-    code, _, error = main("fit", "--config", "digits_tc.yaml")
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("digits_tc.yaml", "did you mean digits_tce.yaml?"),
+        ("digits_tce", "did you mean digits_tce.yaml?"),
+        ("configs/digits_tce.yml", "did you mean digits_tce.yaml?"),
+        ("nope.yaml", "fl-lightning configs lists them"),  # as near to pfedme.yaml as the ending makes it
+    ],
+)
+def test_an_unknown_config_is_named_with_one_of_a_similar_name(main, name, cure):
+    """Without one, the error names the command that lists them."""
+    code, _, error = main("fit", "--config", name)
     assert code == 1
-    assert "config is digits_tc.yaml, neither a file here nor a bundled config: did you mean digits_tce.yaml?" in error
+    assert f"config is {name}, neither a file here nor a bundled config: {cure}\n" in error
 
 
 def test_a_config_that_is_a_pipe_is_named(main, tmp_path):

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from recorded import RecordWriter
 
 from fl_lightning.report.commands import report
@@ -110,6 +111,7 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
     write_run("one", {1: 0.5}, model="FedNova")  # a report of this alone has fewer files
     assert main("report", str(tmp_path / "runs" / "seed_0" / "one"), "--out", "out")[0] == 0
     assert {path.name for path in folder.glob("figures/*")} == {"accuracy.png", "accuracy.svg", "accuracy.pdf"}
+    assert Image.open(folder / "figures" / "accuracy.png").width == 1650  # 5.5 inches of 300 dots
     tables = ("final_accuracy", "rounds_to_target", "time", "runs")
     assert {path.name for path in folder.glob("tables/*")} == {f"{name}.{end}" for name in tables for end in ("csv", "tex")}
     text = (folder / "report.md").read_text()
