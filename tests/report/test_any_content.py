@@ -282,7 +282,7 @@ def _is_a_partition(data: bytes) -> None:
 
 
 _QUICK = settings(max_examples=20, derandomize=True, deadline=None, database=None)
-_LONG = settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+_LONG = settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 _sizes = st.sampled_from([1, 2, 2, 2, 3, 3, 0])
 _shapes = st.fixed_dictionaries({name: st.tuples(*[_sizes] * np.ndim(value)) for name, value in _TENSORS.items()})
 _partitions = _changed(_PARTITION).map(_text).flatmap(_damaged)
