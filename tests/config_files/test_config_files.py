@@ -489,7 +489,7 @@ def test_a_base_that_is_named_again_and_again_is_read_once(tmp_path):
 
 
 def test_a_chain_of_bases_has_an_end(tmp_path):
-    for level in range(2000):
+    for level in range(60):
         (tmp_path / f"{level}.yaml").write_text(f"base: {level + 1}.yaml\n")
     with pytest.raises(ValueError, match=r"config is 0\.yaml, under which bases lie deeper than 50 levels: shorten the chain"):
         config_values(str(tmp_path / "0.yaml"))
