@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import lightning.pytorch as pl
 import pytest
 import torch
-from declared_by_tests import changes, sends
+from declared_by_tests import sends
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_leaves_with_path
@@ -30,7 +30,6 @@ from fl_lightning.protocol import pack
 
 ROUNDS = 2
 ALONE = {"cohorts": [[1], [1]]}  # every kind of visit is traced, which takes the time
-OF_A_STEP = ("client_start", "client_loss", "client_penalty", "client_gradients", "client_step", "resting")  # hooks
 
 
 # What is varied, one thing at a time ----------------------------------------------------------------------------------
@@ -287,13 +286,6 @@ def test_an_engine_makes_no_difference(run, engine, line):
             assert distance(found, run("FedAvg", *columns, **of_data)) <= COLUMNS[columns[-1]].rounding, columns
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in methods.__all__ if name == "FedAvg" or changes(name, *OF_A_STEP)])
-def test_captured_steps_make_no_difference(run, name):
-    """A first visit and one with a state. tests/engines/test_engines.py stacks every method, and captures every hook."""
-    assert distance(run(name, engine="captured", **ALONE), run(name, **ALONE)) <= 1e-9
-
-
 def test_16_true_is_refused(run):
     assert run("FedAvg", "16-true").refusal.startswith("trainer.precision is 16-true")
 
@@ -359,8 +351,8 @@ A run has two rounds on a tiny federation on the CPU. It ends with finite weight
 runs, each with a mixture of losses, networks, optimizers and precisions, such that each of these is in one of the five. Of any
 two settings, some methods try both together. Three runs per method show that a loss, a local and a server optimizer each make a
 difference to its weights, except for the server optimizer of `LocalOnly`, which sends nothing. Engines and two processes make
-none (at most 1e-9 in float64), except that `vectorized` takes no BatchNorm in bf16-mixed. Steps of `captured` are traced, not
-compiled; FedAvg stands for the methods whose local steps are its own.
+none (at most 1e-9 in float64, for `captured` 1e-6 in float32 on a simulated GPU), except that `vectorized` takes no BatchNorm
+in bf16-mixed. Steps of `captured` are traced, not compiled.
 
 `WRITE_PAGES=1 pytest -m slow tests/methods/test_table_of_combinations.py` writes this page from the runs of these tests, which
 fail if the page differs.
