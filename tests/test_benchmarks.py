@@ -88,7 +88,7 @@ with test_benchmarks.pretended_gpu():
 
 @pytest.fixture
 def small_headline(monkeypatch, tmp_path):
-    """Two rounds of a small net with two engines, a device test on the pretended GPU and none, and one short run on digits."""
+    """Two rounds of a small net with one engine, a device test on the pretended GPU and none, and one short run on digits."""
     from benchmarks import headline
     from studies.declaration import Sweep
 
@@ -96,7 +96,7 @@ def small_headline(monkeypatch, tmp_path):
     arguments += ["--trainer.max_steps", "2", "--trainer.val_check_interval", "1", "--trainer.accelerator", "cpu"]
     sweep = Sweep("cross entropy, group norm", " ".join(arguments))
     monkeypatch.setattr(headline, "_STUDY", replace(headline._STUDY, sweeps=(sweep,)))
-    monkeypatch.setattr(headline, "_ENGINES", ("sequential", "captured"))
+    monkeypatch.setattr(headline, "_ENGINES", ("captured",))
     monkeypatch.setattr(headline, "_ROUNDS", 2)
     monkeypatch.setattr(headline, "_REAL", {})
     tests = ["test_batch_norm[averaged]", "test_no_such"]
@@ -114,14 +114,14 @@ def test_the_headline_is_measured_in_pieces(small_headline, checkout, capsys):
     before = (checkout / "benchmarks" / "RESULTS.md").read_text()
     with pretended_gpu():
         assert small_headline(options, checkout) == 143
-        assert "0 of 4 measurements are done, and no full run: run the same command to resume" in capsys.readouterr().err
+        assert "0 of 3 measurements are done, and no full run: run the same command to resume" in capsys.readouterr().err
         options.minutes = 10
         assert small_headline(options, checkout) == 0
         measured = options.out.read_bytes()
         assert small_headline(options, checkout) == 0
     found = json.loads(measured)["measured"]
     assert options.out.read_bytes() == measured
-    assert [found[f"engine {name}"]["rounds"] for name in ("sequential", "captured")] == [2] * 2
+    assert found["engine captured"]["rounds"] == 2
     tests = [row for name, row in found.items() if "::" in name]
     assert tests[0] == {"device": "pretended GPU", "passed": 1, "failed": []}
     assert tests[1]["error"].startswith("ERROR: not found: ")
