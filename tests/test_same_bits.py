@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from class_names import embeddings_of
+from options import NO_PICTURES
 
 pytestmark = pytest.mark.slow
 RECORD = Path(__file__).parent / "same_bits.json"
@@ -23,20 +24,19 @@ RECORD = Path(__file__).parent / "same_bits.json"
 ROUNDING = 1e-4
 COMPILED = {"captured"}  # has no digest
 MAGNIFIED = {"mfcl": 5e-3, "target": 1e-3, "lander": 1e-3}
+QUIET = " ".join(["--trainer.enable_progress_bar false", *NO_PICTURES])  # callbacks change no weight
 SETTING = (
     "fit --config digits_tce.yaml --data.num_clients 20 --data.clients_per_round 5 "
-    "--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.enable_progress_bar false "
-    "--trainer.accelerator cpu --callbacks.client_forgetting.every 3 --callbacks.label_counts.every 0 "
-    "--callbacks.per_class_accuracy.every 0 --callbacks.round_forgetting.every 0"
+    f"--trainer.max_steps 6 --trainer.val_check_interval 3 --data.monitor_test 3 --trainer.accelerator cpu {QUIET}"
 )
 TASKS = (
     "fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [16] --trainer.max_steps 8 "
-    "--trainer.val_check_interval 4 --trainer.enable_progress_bar false --trainer.accelerator cpu"
+    f"--trainer.val_check_interval 4 --trainer.accelerator cpu {QUIET} --callbacks.task_attention.every 0"
 )
 DIGITS = f"{SETTING} --model.net MLP --model.net.hidden [16]"
 CLASSES = (
     "fit --config digits_classes.yaml --model.net MLP --model.net.hidden [16] --trainer.max_steps 6 "
-    "--trainer.val_check_interval 3 --trainer.enable_progress_bar false --model.tasks.rounds_per_task 2"
+    f"--trainer.val_check_interval 3 {QUIET} --model.tasks.rounds_per_task 2"
 )
 LEARNED = "--model.server_weighting uniform --model.tasks TaskLearner --model.tasks.rounds_per_task 2"
 RUNS = {
