@@ -7,6 +7,7 @@ import no_garbage_yet  # noqa: F401
 
 # Before torch counts processors: nets are tiny, and tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of compilers starts for longer than these few take
 
 import resource
 import signal

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "docs/federations.md": "sites/test_real_federation.py::test_the_page",
     "docs/forgetbench.md": "bench/test_forgetbench.py::test_a_method_in_a_file_of_ones_own",
     "docs/how_forgetting_is_measured.md": "test_site.py::test_pictures_show_what_the_page_says",
+    "docs/site/index.md": "test_site.py::test_the_landing_pages_python_runs",
     "docs/start.md": "test_tutorials.py::test_start",
     "docs/tutorials/a_papers_table.md": "test_tutorials.py::test_a_papers_table",
     "docs/tutorials/a_sweep_with_a_report.md": "test_tutorials.py::test_a_sweep_with_a_report",

@@ -190,7 +190,10 @@ def test_a_command_that_cannot_be_meant_is_one_line(main, tmp_path, arguments, s
         ("--method FedAvg --model.tasks null --federation cifar100_tasks", "FedAvg learns no tasks"),
         ("--method FedNTD --federation cifar100_tasks", "FedNTD overrides client_loss"),
         ("--method FedSGD", "FedSGD takes one step"),
-        *((f"--method {name}", f"--method is {name}, whose clients keep weights of their own") for name in PERSONAL),
+        *(
+            (f"--method {name}", f"--method is {name}, whose clients keep weights of their own")
+            for name in ("APFL", "FedBN", "LocalOnly")
+        ),
         ("--method FedAvg --model.personal [classifier.*] --federation cifar10", "clients keep weights of their own"),
         ("--method FedAvg --model.batch_norm_buffers local", "clients keep weights of their own"),
     ],

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
@@ -146,7 +147,7 @@ def test_what_cannot_be_calibrated_is_refused(make, message):
 def test_it_is_an_option_of_the_command_line(main, tmp_path):
     """Its net begins another run, whose untrained accuracy is that of the calibrated one."""
     (tmp_path / "ccvr.yaml").write_text("trainer:\n  callbacks:\n  - class_path: fl_lightning.callbacks.CCVR\n")
-    few = "fit --config digits_wsm.yaml --trainer.max_steps 2 --data.monitor_test 1".split()
+    few = ["fit", "--config", "digits_wsm.yaml", "--trainer.max_steps", "2", "--data.monitor_test", "1", *NO_PICTURES]
     code, out, error = main(*few, "--config", "ccvr.yaml")
     assert code == 0, error
     assert "test accuracy after CCVR" in out

@@ -172,8 +172,7 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(("name", "width"), [*((name, 3.25) for name in PICTURES), ("layers", 5.5), ("change", 6.75)])
 def test_pictures_are_legible_at_the_width_of_a_paper(name, width):
     """Upright names take no space of the cells: rows are as high as their labels, and a colour bar has its numbers."""
     with drawing_style(width):

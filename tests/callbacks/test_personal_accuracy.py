@@ -47,8 +47,9 @@ def new_net() -> nn.Module:
 
 
 @pytest.fixture
-def run(fit):
-    """A method after its rounds, what it logged, by round and name, and its callbacks."""
+def run(fit, monkeypatch):
+    """A method after its rounds, what it logged, by round and name, and its callbacks; without pictures, which take longer."""
+    monkeypatch.setattr("fl_lightning.callbacks.personal_accuracy.accuracy_of_clients", lambda *_: None)
 
     def train(method, data=None, rounds=3, callbacks=(), **settings):
         class Logged(method):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
@@ -147,7 +148,7 @@ def test_it_is_an_option_of_the_command_line(main, tmp_path):
         "trainer:\n  callbacks:\n  - class_path: ReferenceAccuracy\n    init_args:\n      every: 1\n      sets:\n"
         "        old: {class_path: SomeClasses, init_args: {source: digits, first: 5}}\n"
     )
-    few = "fit --config digits_wsm.yaml --config old.yaml --trainer.max_steps 2".split()
+    few = ["fit", "--config", "digits_wsm.yaml", "--config", "old.yaml", "--trainer.max_steps", "2", *NO_PICTURES]
     some = "--data.source SomeClasses --data.source.source digits --data.source.first 5 --data.source.without true".split()
     code, _, error = main(*few, *some)
     assert code == 0, error

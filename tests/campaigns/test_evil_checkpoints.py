@@ -132,13 +132,13 @@ def good(main, tmp_path) -> bytes:
 
 
 def test_every_broken_checkpoint_ends_in_one_line(main, good, tmp_path):
-    """Gone on from and evaluated: exit code 1, one line, no advice to trust the file, no folder and no code run."""
+    """Gone on from, every third evaluated too: exit code 1, one line, no advice to trust the file, no folder, no code run."""
     path, wrong = tmp_path / "broken.ckpt", []
     before = set(tmp_path.rglob("*"))
-    for name, break_it in BROKEN.items():
+    for number, (name, break_it) in enumerate(BROKEN.items()):
         path.write_bytes(break_it(good))
         for command in (["fit", "--trainer.max_steps", "5"], ["validate"]):
-            if command == ["validate"] and name in VALIDATES:
+            if command == ["validate"] and (number % 3 or name in VALIDATES):
                 continue
             code, _, error = main(command[0], *RUN[1:], *command[1:], "--ckpt_path", str(path))
             known = error.startswith("fl-lightning: error: ") and error.count("\n") == 1 and "ckpt_path" in error

@@ -25,12 +25,12 @@ from fl_lightning.callbacks import FederatedCallback
 
 class Killed(FederatedCallback):
     def on_aggregate_end(self, trainer, module, round):
-        if round == 7:
+        if round == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 """
 QUIET = ["--trainer.enable_progress_bar", "false", *NO_PICTURES]
 SETTING = [
-    *"fit --config digits_tce.yaml --trainer.max_steps 12".split(),
+    *"fit --config digits_tce.yaml --trainer.max_steps 5".split(),
     *"--data.num_clients 8 --data.clients_per_round 3 --trainer.val_check_interval 2 --data.monitor_test 2".split(),
     *QUIET,
 ]
@@ -42,7 +42,7 @@ KINDS = {
         *RUN,
         *"--model SCAFFOLD --model.server_optimizer FedAdam --model.server_optimizer.lr 0.01".split(),
         *"--model.lr_scheduler torch.optim.lr_scheduler.ExponentialLR --model.lr_scheduler.gamma 0.95".split(),
-        *"--callbacks.client_forgetting.every 6".split(),
+        *"--callbacks.client_forgetting.every 4".split(),
     ],
     "disk": [*RUN, *"--model SCAFFOLD --model.client_state disk --model.engine vectorized".split()],
     "user_level": [
@@ -53,7 +53,7 @@ KINDS = {
     "batch_norm_local": [*SETTING, *"--model.net batch_norm_net.BatchNormNet --model.batch_norm_buffers local".split()],
     "tasks": [
         *"fit --config digits_fedweit.yaml --model.net MLP --model.net.hidden [8] --model.tasks.rounds_per_task 2".split(),
-        *"--trainer.max_steps 10 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
+        *"--trainer.max_steps 5 --trainer.val_check_interval 2 --data.num_clients 3 --data.clients_per_round 3".split(),
         *"--callbacks.task_attention.every 0 --model.local_epochs null --model.local_steps 3".split(),
         *"--model.client_state disk".split(),
         *QUIET,
@@ -107,7 +107,7 @@ def run(folder: Path, *arguments: str) -> int | None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_ends_as_one_never_killed(tmp_path, raw_records, kind):
-    """Killed in round 7, when the clients have written what they keep, and gone on with from the checkpoint of round 6.
+    """Killed in round 3, when the clients have written what they keep, and gone on with from the checkpoint of round 2.
 
     Weights, states and results are the same to the bit, and so is every line of the record and every record of TensorBoard,
     each there once.

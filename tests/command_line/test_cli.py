@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -288,8 +286,9 @@ def test_fit_validate_test_and_predict(main, tmp_path):
 
 @pytest.mark.slow
 def test_the_first_run_shows_forgetting(main, tmp_path):
-    """The README's first command, whole: after its last round clients forget visibly, and the table says so."""
-    code, out, error = main(*DIGITS)
+    """All rounds of the first config, measured in the last: clients forget visibly, and the table says so."""
+    last = ["--callbacks.client_forgetting.every", "40", "--callbacks.round_forgetting.every", "40"]
+    code, out, error = main(*DIGITS, *NO_PICTURES, *last)
     assert code == 0, error
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     measured = json.loads((folder / "results.json").read_text())["newest_forgetting"]
@@ -369,11 +368,10 @@ def test_another_strategy_for_several_processes_is_refused_before_they_start(mai
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_a_config_sets_for_a_class_that_is_replaced_is_named(tmp_path):
+def test_what_a_config_sets_for_a_class_that_is_replaced_is_named(command_line):
     """Each option in a line of its own, without a file and a line of code; Lightning has a format of its own for warnings."""
     replaced = ["--model", "SCAFFOLD", "--model.net", "MLP", "--data.num_clients", "0"]
-    command = [sys.executable, "-m", "fl_lightning", "fit", "--config", "cifar10_20_clients_fedprox.yaml", *replaced]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    result = command_line("fit", "--config", "cifar10_20_clients_fedprox.yaml", *replaced)
     config = "in cifar10_20_clients_fedprox.yaml, but"
     warned = [
         f"fl-lightning: warning: model.net.norm is mix {config} MLP has no such option: it is left out",
@@ -390,9 +388,9 @@ def test_a_combined_config_says_nothing_of_the_options_that_stay(main):
     assert not warned
 
 
-def test_help_lists_the_subcommands():
-    """fl-lightning --help as installed."""
-    result = subprocess.run([sys.executable, "-m", "fl_lightning", "--help"], capture_output=True, text=True, timeout=120)
+def test_help_lists_the_subcommands(command_line):
+    """In a new interpreter, as installed."""
+    result = command_line("--help", new_interpreter=True)
     assert result.returncode == 0
     for name in ("fit", "validate", "test", "predict", "partition"):
         assert name in result.stdout

@@ -5,6 +5,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -113,6 +114,7 @@ def rows_first_attention_net(shape, classes):
 # Data: five clients, the first four in round 1, the last four in round 2 ----------------------------------------------
 
 COHORTS = [[0, 1, 2, 3], [1, 2, 3, 4]]
+FEW = [[1, 2], [2]]  # for the captured engine, which traces each kind of visit
 
 
 def federation(sizes, batch_size, dtype=torch.float64, cohorts=COHORTS, **settings):
@@ -376,20 +378,17 @@ def public_methods():
     return [method for method in found if isinstance(method, type) and issubclass(method, FederatedModule)]
 
 
-def public_cases(method):
-    """A net without and one with BatchNorm, where the method takes them. The table of combinations has compiled steps too."""
+def public_case(method):
+    """BatchNorm, momentum and ragged shards, where the method takes them. The table of combinations has compiled steps too."""
     (of_data, with_norm), (_, settings) = needs_of(method.__name__), needs_without_net(method.__name__)
     if not with_norm.get("norm", True):
-        return Case(method, mlp, ragged, sgd, settings), Case(method, group_norm_net, augmented, sgd, settings)
-    flat, images = (ragged, ragged_pairs)
-    if "public_size" in of_data:
-        flat = images = public
-    elif "batch_size" in of_data:
-        flat = images = one_step
-    return Case(method, mlp, flat, momentum, settings), Case(method, batch_norm_net, images, sgd, settings)
+        return Case(method, group_norm_net, augmented, sgd, settings)
+    if "public_size" in of_data:  # in batches of two samples, whose BatchNorm magnifies rounding
+        return Case(method, batch_norm_net, public, sgd, settings)
+    return Case(method, batch_norm_mlp, one_step if "batch_size" in of_data else ragged_pairs, momentum, settings)
 
 
-PUBLIC_CASES = [case for method in public_methods() for case in public_cases(method)]
+PUBLIC_CASES = [public_case(method) for method in public_methods()]
 UNIFORM = {"server_weighting": "uniform"}
 HOOK_CASES = [
     Case(FedAvg, conv_net, augmented, adam, UNIFORM),
@@ -411,13 +410,13 @@ HOOK_CASES = [
     Case(Gossip, batch_norm_net, whole_shards, sgd),
     Case(ClientRates, mlp, ragged, momentum),
     Case(ClientRates, conv_net, equal, adam, UNIFORM, BOTH),
-    Case(TwoGradients, batch_norm_mlp, whole_shards, sgd, {}, BOTH),
+    Case(TwoGradients, batch_norm_mlp, whole_shards, sgd),
     Case(TwoGradients, batch_norm_mlp, ragged_pairs, momentum),
     Case(WellInformed, mlp, validated, adam, {}, BOTH),
     Case(WellInformed, group_norm_net, whole_shards, sgd, UNIFORM),
     Case(FedAvg, dropout_net, ragged, momentum, {}, BOTH),
     Case(FedAvg, attention_net, ragged, adam, {}, BOTH),
-    Case(FedAvg, rows_first_attention_net, ragged, adam, {}, BOTH),
+    Case(FedAvg, rows_first_attention_net, ragged, adam),
     Case(Proximal, dropped_channels_net, augmented, sgd),
     Case(Contrastive, dropout_net, ragged, sgd),
     Case(TwoGradients, batch_norm_dropout_net, ragged_pairs, momentum, {}, BOTH),
@@ -428,7 +427,6 @@ HOOK_CASES = [
 OLDER_TORCH = {
     (Contrastive, group_norm_net): STACKED_FIXED_GROUP_NORM,
     (FedAvg, attention_net): COMPILED_ATTENTION_DROPOUT,
-    (FedAvg, rows_first_attention_net): COMPILED_ATTENTION_DROPOUT,
 }
 
 
@@ -456,9 +454,9 @@ class Watch(FederatedCallback):
         self.reports.append(dict(vars(report)))
 
 
-def run(fit, case, engine, rounds=2, precision="64-true", callbacks=(), **settings):
+def run(fit, case, engine, rounds=2, precision="64-true", callbacks=(), of_data=MappingProxyType({}), **settings):
     """Two rounds; everything that is to be the same under every engine, by name."""
-    data, steps = case.data()
+    data, steps = case.data(**of_data)
     method = case.method(case.net, optimizer=case.optimizer, engine=engine, **{**steps, **case.settings})
     probes, after_server_step, watch = [], method.after_server_step, Watch()
 
@@ -502,10 +500,11 @@ def assert_same(actual, expected, atol, name=""):
 
 
 def assert_engines_agree(fit, case, atol=1e-10, **settings):
-    expected = run(fit, case, "sequential", **settings)
-    assert all(value.isfinite().all() for value in expected["weights"].values())
     for engine in case.engines:
-        assert_same(run(fit, case, engine, **settings), expected, atol, engine)
+        of_data = {"cohorts": FEW} if engine == "captured" else {}
+        expected = run(fit, case, "sequential", of_data=of_data, **settings)
+        assert all(value.isfinite().all() for value in expected["weights"].values())
+        assert_same(run(fit, case, engine, of_data=of_data, **settings), expected, atol, engine)
 
 
 @pytest.mark.parametrize("case", PUBLIC_CASES, ids=name_of)
@@ -566,8 +565,7 @@ def test_engines_agree_in_float32(fit):
 def test_compiled_steps_give_the_same(fit):
     """The captured engine with a compiler: whole visits, buffers, a client's state, and batches that are filled up."""
     assert_engines_agree(fit, Case(SCAFFOLD, batch_norm_mlp, equal, sgd, {}, ("captured",)))
-    assert_engines_agree(fit, Case(CustomStep, mlp, ragged, momentum, {}, ("captured",)))
-    assert_engines_agree(fit, Case(FedAvg, mlp, ragged, momentum, {"learning_rate_decay": 0.5}, ("captured",)))
+    assert_engines_agree(fit, Case(CustomStep, mlp, ragged, momentum, {"learning_rate_decay": 0.5}, ("captured",)))
 
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
@@ -913,8 +911,8 @@ def test_cohorts_of_changing_sizes(fit):
 @pytest.mark.slow
 def test_captured_runs_one_after_another_in_one_process(fit):
     """More runs than torch's limit of graphs for one function, each with another constant: none is refused or mixed up."""
-    with torch._dynamo.config.patch(recompile_limit=3):
-        for strength in range(4):
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for strength in range(3):
 
             class Pulled(Proximal):
                 pull = float(strength)

@@ -86,7 +86,8 @@ class Tiny:
         truncated: whether clients minimise TCE, else cross entropy.
     """
 
-    num_clients, rounds, batch_size, shard_sizes = len(SIZES), list(enumerate(COHORTS, start=1)), BATCH_SIZE, SIZES
+    num_clients, cohorts, batch_size, shard_sizes = len(SIZES), COHORTS, BATCH_SIZE, SIZES
+    rounds = list(enumerate(COHORTS, start=1))
 
     def __init__(self, fit: Callable, optimizer: str = "sgd", truncated: bool = False) -> None:
         self._fit, self.truncated = fit, truncated
@@ -119,6 +120,7 @@ class Tiny:
         rounds: int | None = None,
         precision: str = "64-true",
         ckpt_path: Path | None = None,
+        watch: Sequence[FederatedCallback] = (),
         **settings: object,
     ) -> FederatedModule:
         """A method after its rounds, by default all that the data names cohorts for, with their reports as ``reports``."""
@@ -129,7 +131,7 @@ class Tiny:
         common = {"loss": loss, "optimizer": self.optimizer, "learning_rate_decay": DECAY, "engine": "sequential"}
         net = self.new_net(norm).to(torch.float64 if precision == "64-true" else torch.float32)
         trained = method(net, **{**common, **settings})
-        self._fit(trained, data, rounds or len(data.cohorts), ckpt_path, precision=precision, callbacks=[reports])
+        self._fit(trained, data, rounds or len(data.cohorts), ckpt_path, precision=precision, callbacks=[*watch, reports])
         trained.reports = reports.rounds
         return trained
 

@@ -1,10 +1,13 @@
 """What holds for every method: clients that are not finite, heads that stay at home, runs in two parts."""
 
+import copy
+
 import pytest
 import torch
 from declared_by_tests import changes, keeps_head, learns_one_class, needs_of, shares_body, trains_at_the_server
 
 from fl_lightning import methods
+from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import ClientSampler
 from fl_lightning.run.server_step import UndoableStep
 
@@ -15,6 +18,31 @@ def assert_same_end(tiny, actual, expected):
     assert sorted(actual.stored.states.clients()) == sorted(expected.stored.states.clients())
     for client in expected.stored.states.clients():
         tiny.assert_same_state(actual.stored.states.read(client), expected.stored.states.read(client), atol=0)
+
+
+class Ends(FederatedCallback):
+    """Keeps what each round ends with: the net, all that the server has, what client 0 has, the clients' states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = []
+
+    def on_train_batch_end(self, trainer, module, *_):
+        states = module.stored.states
+        every, first = {client: states.read(client) for client in states.clients()}, list(states.read(0).tensors())
+        self.rounds.append(copy.deepcopy((module.net.state_dict(), dict(module.state_dict()), first, every)))
+
+
+class Save(FederatedCallback):
+    """A checkpoint after round 1."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 1:
+            trainer.save_checkpoint(self.path)
 
 
 # FedDisco weighs a client by its share of the cohort as drawn.
@@ -33,17 +61,17 @@ def test_a_client_that_is_not_finite_leaves_no_trace(tiny, name):
 @pytest.mark.one_in(4)
 def test_a_round_that_loses_more_than_half_does_no_harm(tiny, name):
     """Two of the three clients of round 2 are not finite: model and states of round 1 stand after it, and round 3 trains on."""
-    cohorts = [[0, 1], [1, 2, 3], [0, 1]]
-    runs = [tiny.train_any(name, poisoned=(2, 3), cohorts=cohorts, rounds=rounds) for rounds in (1, 2, 3)]
-    tiny.assert_same(runs[1].net, runs[0].net, atol=0)
-    assert sorted(runs[1].stored.states.clients()) == sorted(runs[0].stored.states.clients())
-    for client in runs[0].stored.states.clients():
-        tiny.assert_same_state(runs[1].stored.states.read(client), runs[0].stored.states.read(client), atol=0)
-    for name, value in runs[2].state_dict().items():
+    ends = Ends()
+    tiny.train_any(name, poisoned=(2, 3), cohorts=[[0, 1], [1, 2, 3], [0, 1]], watch=[ends])
+    (first, *_, states), (second, *before, kept), (_, *after, _) = ends.rounds
+    tiny.assert_same(second, first, atol=0)
+    assert sorted(kept) == sorted(states)
+    for client, state in states.items():
+        tiny.assert_same_state(kept[client], state, atol=0)
+    for name, value in after[0].items():
         assert value.isfinite().all(), name
-    ends = [[run.state_dict().values(), run.stored.states.read(0).tensors()] for run in runs[1:]]
-    before, after = ([tensor for tensors in end for tensor in tensors] for end in ends)
-    assert any(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+    pairs = zip(*([*everything.values(), *of_client] for everything, of_client in (before, after)), strict=True)
+    assert any(not torch.equal(*pair) for pair in pairs)
 
 
 class NobodyTwice(ClientSampler):
@@ -100,5 +128,5 @@ def test_a_head_stays_at_home(tiny, name):
 @pytest.mark.one_in(4)
 def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
     """A checkpoint after round 1, with the server's and the clients' states in it, and two more rounds: the same bits."""
-    tiny.train_any(name, rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
-    assert_same_end(tiny, tiny.train_any(name, ckpt_path=tmp_path / "1.ckpt"), tiny.train_any(name))
+    whole = tiny.train_any(name, watch=[Save(tmp_path / "1.ckpt")])
+    assert_same_end(tiny, tiny.train_any(name, ckpt_path=tmp_path / "1.ckpt"), whole)

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import safetensors.torch
 import torch
+from options import NO_PICTURES
 from torch import nn
 
 from fl_lightning import FedAvg, FedPer, Trainer
@@ -348,7 +349,7 @@ def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
         fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
 
 
-DIGITS = "fit --config digits_wsm.yaml --trainer.max_steps 1 --model.optimizer.lr 0.5"
+DIGITS = " ".join(["fit --config digits_wsm.yaml --trainer.max_steps 1 --model.optimizer.lr 0.5", *NO_PICTURES])
 
 
 def exported(main, root):
@@ -553,7 +554,7 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     """Merged, a net without the adapter gives the same logits: W + (alpha / r) B A by hand; separate, what was trained."""
     adapter = "--model.adapter LoRA --model.adapter.r 2 --model.adapter.alpha 6 --model.adapter.target_modules [features.1]"
     given = adapter if adapted else "--model.trained [classifier.*]"
-    code, _, error = main(*f"fit --config digits_wsm.yaml --trainer.max_steps 2 {given}".split())
+    code, _, error = main(*f"fit --config digits_wsm.yaml --trainer.max_steps 2 {given}".split(), *NO_PICTURES)
     assert code == 0, error
     checkpoint = next(tmp_path.rglob("last.ckpt"))
     for weights in ("merged", "separate"):

@@ -4,8 +4,8 @@ from itertools import cycle
 
 import pytest
 import torch
-from declared_by_tests import trains_at_the_server
-from pretended.runs import assert_same, both, every_engine, fit, loop
+from declared_by_tests import changes, trains_at_the_server
+from pretended.runs import assert_same, both, fit, loop
 
 from fl_lightning import callbacks, methods
 from fl_lightning import tasks as room
@@ -15,8 +15,10 @@ from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, TaskStre
 
 pytestmark = pytest.mark.slow
 ENGINES = ["sequential", "vectorized", "captured"]
-AT_THE_SERVER = list(filter(trains_at_the_server, methods.__all__))
-OF_CLIENTS = ["APFL", "FedCurv"]
+OF_A_STEP = ("client_start", "client_loss", "client_penalty", "client_gradients", "client_step", "resting")  # hooks
+BUFFERS = ["averaged", "local", "reset"]
+OPTIMIZERS = ["Adam", "Adagrad", "RMSprop"]
+UNDER_A_TRAINER = [next(filter(trains_at_the_server, methods.__all__)), "APFL"]
 MAGNIFIES = "FedProx SynapticIntelligence"  # rounding: importances are quotients by squares of small steps
 # Of a federated method with a learner of tasks those with the most state.
 TASKS = ["FedWeIT", "LocalOnly SingleTask", "LocalOnly EWC", "FedAvg TaskLearner", "SCAFFOLD EWC", "FedCurv APD"]
@@ -30,15 +32,16 @@ def learners(kind: type) -> list[str]:
     return sorted(name for name, value in public.items() if issubclass(value, kind) and value is not kind)
 
 
-@pytest.mark.parametrize(("name", "engine"), list(zip(methods.__all__, cycle(ENGINES))), ids=methods.__all__)
-def test_methods(name, engine):
-    """Rounds without a trainer, of one engine after another: what a method does on a device is the same in all of them."""
-    gpu, _ = loop("gpu", name, engine)
+@pytest.mark.parametrize("name", methods.__all__)
+def test_methods(name):
+    """Rounds without a trainer; local steps that are a method's own are captured. tests/engines stacks those of all."""
+    gpu, _ = loop("gpu", name, "captured" if name == "FedAvg" or changes(name, *OF_A_STEP) else "vectorized")
     assert_same(gpu, loop("cpu", name)[0])
 
 
-@pytest.mark.parametrize("name", [*AT_THE_SERVER, *OF_CLIENTS])
+@pytest.mark.parametrize("name", UNDER_A_TRAINER)
 def test_methods_under_a_trainer(name):
+    """One that trains at the server, and one with a model of each client: the tests below have the others' parts."""
     both(name=name)
 
 
@@ -57,21 +60,22 @@ def test_methods_on_arriving_classes(name):
     both(name=f"FedAvg {name}", data={"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}, **settings)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_methods_on_arriving_domains(engine):
+def test_methods_on_arriving_domains():
     data = {"domains": ["ink", "paint"], "tasks": DomainStream(), "val_fraction": 0.0, "augment": ()}
-    both(name="FedAvg ServerEWC", engine=engine, data=data)
+    both(name="FedAvg ServerEWC", engine="captured", data=data)
 
 
-@pytest.mark.parametrize("buffers", ["averaged", "local", "reset"])
-def test_batch_norm(buffers):
-    every_engine(norm="batch", batch_norm_buffers=buffers)
+@pytest.mark.parametrize(("buffers", "engine"), zip(BUFFERS, ENGINES), ids=BUFFERS)
+def test_batch_norm(buffers, engine):
+    """test_budgets.py has averaged buffers under every engine."""
+    gpu, _ = loop("gpu", engine=engine, norm="batch", batch_norm_buffers=buffers)
+    assert_same(gpu, loop("cpu", norm="batch", batch_norm_buffers=buffers)[0])
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
-def test_optimizers(optimizer):
-    kind = getattr(torch.optim, optimizer)
-    every_engine(optimizer=lambda weights: kind(weights, lr=0.01), atol=1e-4)
+@pytest.mark.parametrize(("optimizer", "engine"), zip(OPTIMIZERS, ENGINES), ids=OPTIMIZERS)
+def test_optimizers(optimizer, engine):
+    settings = {"optimizer": lambda weights: getattr(torch.optim, optimizer)(weights, lr=0.01)}
+    assert_same(loop("gpu", engine=engine, **settings)[0], loop("cpu", **settings)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(("storage", "engine"), [("device", "vectorized"), ("stream", "sequential"), ("stream", "captured")])
@@ -79,28 +83,29 @@ def test_storage(storage, engine):
     both(engine=engine, data={"storage": storage})
 
 
-@pytest.mark.parametrize(("precision", "atol"), [("64-true", 1e-12), ("bf16-mixed", 0.05), ("bf16-true", 0.05)])
-def test_precision(precision, atol):
-    cpu = fit("cpu", engine="sequential", precision=precision)
-    for engine in ENGINES:
-        assert_same(fit("gpu", engine=engine, precision=precision), cpu, atol)
+@pytest.mark.parametrize(
+    ("precision", "atol", "engine"),
+    [("64-true", 1e-12, "vectorized"), ("bf16-mixed", 0.05, "sequential"), ("bf16-true", 0.05, "captured")],
+)
+def test_precision(precision, atol, engine):
+    """test_budgets.py has bf16-mixed under the other engines."""
+    both(precision=precision, engine=engine, atol=atol)
 
 
-WATCHED = {
-    "ClientForgetting": {},
-    "RoundForgetting": {},
-    "LossIncrease": {},
-    "LabelCounts": {},
-    "Communication": {},
-    "PerClassAccuracy": {"clients_every": 1},
-    "PersonalAccuracy": {"fine_tune": True, "fine_tuning_epochs": 1, "new_clients": 1},
-}
+def test_callbacks():
+    """Of the global model, all in one run: the scalars of each are compared."""
+    of_rounds = ("ClientForgetting", "RoundForgetting", "LossIncrease", "LabelCounts", "Communication")
+    both(
+        watch=lambda: [
+            *(getattr(callbacks, name)(every=1) for name in of_rounds),
+            callbacks.PerClassAccuracy(every=1, clients_every=1),
+        ]
+    )
 
 
-@pytest.mark.parametrize("name", WATCHED)
-def test_callbacks(name):
-    watched = "FedPer" if name == "PersonalAccuracy" else "FedAvg"
-    both(name=watched, watch=lambda: [getattr(callbacks, name)(every=1, **WATCHED[name])])
+def test_personal_accuracy():
+    settings = {"fine_tune": True, "fine_tuning_epochs": 1, "new_clients": 1}
+    both(name="FedPer", watch=lambda: [callbacks.PersonalAccuracy(every=1, **settings)])
 
 
 def known_before():
@@ -130,38 +135,34 @@ def test_what_holds_a_net_to_its_start(learner, engine):
 
 STREAM = {"tasks": TaskStream(classes_per_task=2), "augment": ()}
 OF_SOME_METHODS = {
-    "TaskAccuracy": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
-    "TaskAttention": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
+    "TaskAccuracy TaskAttention": {"name": "FedWeIT", "num_classes": 2, "data": STREAM},
     "ArrivingClasses": {"name": "FedAvg ICaRL", "data": {"tasks": ClassStream(num_tasks=2), "val_fraction": 0.0}},
-    "PseudoDataFisher": {"name": "FedReg", "data": {"augment": ()}},
+    "PseudoDataFisher": {"name": "FedReg", "engine": "sequential", "data": {"augment": ()}},
 }
 
 
-@pytest.mark.parametrize("name", OF_SOME_METHODS)
-def test_callbacks_of_some_methods(name):
-    settings = {} if name == "ArrivingClasses" else {"every": 1}
-    both(watch=lambda: [getattr(callbacks, name)(**settings)], **OF_SOME_METHODS[name])
+@pytest.mark.parametrize("names", OF_SOME_METHODS)
+def test_callbacks_of_some_methods(names):
+    settings = {} if names == "ArrivingClasses" else {"every": 1}
+    both(watch=lambda: [getattr(callbacks, name)(**settings) for name in names.split()], **OF_SOME_METHODS[names])
 
 
-@pytest.mark.parametrize(("defence", "engine"), [(DPSGD, "sequential"), *((UserLevelDP, engine) for engine in ENGINES)])
+@pytest.mark.parametrize(("defence", "engine"), [(DPSGD, "sequential"), (UserLevelDP, "vectorized")])
 def test_defences(defence, engine):
     settings = {"server_weighting": "uniform", "loss": torch.nn.CrossEntropyLoss()}
     settings |= {"privacy": defence(noise_multiplier=1.0), "watch": lambda: [callbacks.PrivacyBudget()]}
     both(engine=engine, **settings, data={"augment": ()})
 
 
-@pytest.mark.parametrize("client_state", ["memory", "disk"])
-def test_a_run_goes_on_elsewhere(client_state, tmp_path, monkeypatch):
-    """From a checkpoint with the momentum of the server and what clients keep: from either device to the other or itself."""
+@pytest.mark.parametrize(("client_state", "first", "then"), [("memory", "cpu", "gpu"), ("disk", "gpu", "cpu")])
+def test_a_run_goes_on_elsewhere(client_state, first, then, tmp_path, monkeypatch):
+    """From a checkpoint with the momentum of the server and what clients keep, which comes to a GPU from a file in any case."""
     settings = {"name": "SCAFFOLD", "client_state": client_state}
     settings |= {"server_optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.5)}
     monkeypatch.chdir(tmp_path)
     engine = {"cpu": "sequential", "gpu": "auto"}
-    whole = fit("cpu", engine=engine["cpu"], rounds=3, **settings)
-    for first, seconds in (("cpu", ["gpu"]), ("gpu", ["cpu", "gpu"])):
-        (tmp_path / first).mkdir()
-        monkeypatch.chdir(tmp_path / first)
-        fit(first, engine=engine[first], rounds=2, save=tmp_path / first / "2.ckpt", **settings)
-        for second in seconds:
-            resumed = fit(second, engine=engine[second], rounds=3, ckpt_path=tmp_path / first / "2.ckpt", **settings)
-            assert_same(resumed, whole)
+    whole = fit("cpu", engine="sequential", rounds=3, **settings)
+    (tmp_path / "cut").mkdir()
+    monkeypatch.chdir(tmp_path / "cut")
+    fit(first, engine=engine[first], rounds=2, save=tmp_path / "2.ckpt", **settings)
+    assert_same(fit(then, engine=engine[then], rounds=3, ckpt_path=tmp_path / "2.ckpt", **settings), whole)

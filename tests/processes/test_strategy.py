@@ -24,8 +24,8 @@ BASE = (
 MLP = "--model.net MLP --model.net.hidden [16]".split()
 RUN = [*BASE, *MLP, *NO_PICTURES]
 ALL_CALLBACKS = (
-    "--callbacks.client_forgetting.every 2 --callbacks.per_class_accuracy.clients_every 2 "
-    "--callbacks.round_forgetting.clients_every 2 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=2"
+    "--callbacks.client_forgetting.every 4 --callbacks.per_class_accuracy.clients_every 4 "
+    "--callbacks.round_forgetting.clients_every 4 --trainer.callbacks+=LossIncrease --trainer.callbacks.every=4"
 ).split()
 TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is taken where none is named
 
@@ -39,7 +39,7 @@ TWO = "--trainer.devices 2 --trainer.accelerator cpu".split()  # our strategy is
 )
 def test_two_processes_give_the_model_of_one(command_line, tmp_path, read_scalars, cohort_size, new_interpreter):
     """Weights equal to float32 rounding, every scalar too, one event file, checkpoints written once."""
-    run = [*BASE, "--model.net.hidden", "32", *ALL_CALLBACKS, "--data.clients_per_round", cohort_size]
+    run = [*RUN, *ALL_CALLBACKS, "--data.clients_per_round", cohort_size]
     folders = []
     for name, extra in (("one", []), ("two", TWO)):
         anew = new_interpreter and name == "two"
@@ -92,8 +92,8 @@ def test_processes_may_differ_in_what_their_clients_send(command_line, tmp_path)
     (tmp_path / "silent.py").write_text(SILENT)
     states = []
     for name, extra in (("one", []), ("two", TWO)):
-        run = [*RUN, *ALL_CALLBACKS, "--model", "silent.OddSilent", "--trainer.default_root_dir", name]
-        result = command_line(*run, *extra)
+        run = [*RUN, "--callbacks.client_forgetting.every", "2", "--model", "silent.OddSilent"]
+        result = command_line(*run, "--trainer.default_root_dir", name, *extra)
         assert result.returncode == 0, result.stderr
         states.append(torch.load(tmp_path / name / "digits_tce/version_0/checkpoints/last.ckpt", weights_only=True))
     for name, value in states[0]["state_dict"].items():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from recorded import RecordWriter
 
 from fl_lightning.report.runs import read_runs
@@ -77,6 +78,16 @@ def config(seed: int, rounds: int, changes: dict) -> dict:
         "callbacks": {"summary": {"targets": targets}},
         "ckpt_path": None,
     }
+
+
+@pytest.fixture
+def no_pictures(monkeypatch) -> None:
+    """Files of figures are empty: drawing takes most of the time of a report."""
+
+    def empty(figure: Figure, path: Path, **settings: object) -> None:
+        path.write_text("<svg></svg>")
+
+    monkeypatch.setattr(Figure, "savefig", empty)
 
 
 @pytest.fixture

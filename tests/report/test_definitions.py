@@ -35,7 +35,7 @@ def cells(out):
         return list(csv.DictReader(file))
 
 
-def test_every_kind_of_matrix(run_of_all_kinds, tmp_path):
+def test_every_kind_of_matrix(run_of_all_kinds, no_pictures, tmp_path):
     """Clients: 1/8 in rounds 2 and 4, round 1 left out; worst 1/4 in both. Classes: from .75 to .25 and a gain from .25 to .5,
     the untrained round left out; F_t of (0, 1/4), (1/2, 0).
     Tasks: the mean over clients, whose accuracies at the end are (1/4, 1) and (1/4, 1/2).

@@ -125,7 +125,7 @@ def test_heatmaps_of_many_methods_have_several_pages(write_run, study, monkeypat
     assert sorted(shown) == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
-@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
+@pytest.mark.parametrize("width", [3.25, pytest.param(6.75, marks=pytest.mark.slow)])
 def test_a_cohort_of_ten_is_legible_at_the_width_of_a_paper(write_run, study, width):
     """Every text of every figure is 7 points or larger and within the figure, and no two labels of an axis touch."""
     changes = {"one": {}, "two": {}, "three": {"data__partition__alpha": 1.0, "model__local_steps": 100}}

@@ -179,7 +179,7 @@ def test_broken_folders_alone_are_no_report(write_run, main, tmp_path, name):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_log_may_end_within_a_round(write_run, main, tmp_path):
+def test_a_log_may_end_within_a_round(write_run, no_pictures, main, tmp_path):
     """Cut after each of its lines, as by a full disk: of all that a section needs, some logs have a part."""
     tensors = {
         "cohort": (2,),

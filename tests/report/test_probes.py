@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from options import NO_PICTURES
 from recorded import RecordWriter
 
 from fl_lightning.report.commands import report
@@ -52,7 +53,7 @@ def folders(write_run):
     return found
 
 
-def test_the_newest_values_with_intervals(folders, tmp_path):
+def test_the_newest_values_with_intervals(folders, no_pictures, tmp_path):
     """Of two seeds the mean, and from it 12.706 (t of .975 with one degree of freedom) times half the difference."""
     report([tmp_path / "runs"], out=tmp_path / "report")
     with open(tmp_path / "report" / "tables" / "probes.csv", newline="") as file:
@@ -87,12 +88,12 @@ def test_runs_without_probes_have_no_section(write_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_all_probes(main, tmp_path):
+def test_a_run_with_all_probes(main, no_pictures, tmp_path):
     """What the callbacks write is what the report reads: each heatmap, and the frames of the classes that clients hold."""
     probes = ("HeadByClass", "FeatureDrift", "RepresentationSimilarity", "ForgettingEvents")
     entries = "".join(f"    - class_path: fl_lightning.callbacks.{name}\n      init_args: {{every: 1}}\n" for name in probes)
     (tmp_path / "mine.yaml").write_text(f"trainer:\n  callbacks:\n{entries}")
-    quick = ["--trainer.max_steps", "2", "--model.local_steps", "2", "--trainer.default_root_dir", "run"]
+    quick = ["--trainer.max_steps", "2", "--model.local_steps", "2", "--trainer.default_root_dir", "run", *NO_PICTURES]
     assert main("fit", "--config", "digits_wsm.yaml", "--config", "mine.yaml", *quick)[0] == 0
     assert main("report", "run", "--out", "report")[0] == 0
     page = (tmp_path / "report" / "report.md").read_text()

@@ -208,11 +208,3 @@ def both(watch: Callable[[], Sequence[pl.Callback]] = tuple, atol: float = 1e-6,
     gpu = fit("gpu", watch=watch(), **settings)
     assert_same(gpu, fit("cpu", watch=watch(), **{**settings, "engine": "sequential"}), atol)
     return gpu
-
-
-def every_engine(atol: float = 1e-6, **settings: Any) -> None:
-    """Rounds without a trainer, under each engine, likewise."""
-    cpu, _ = loop("cpu", **settings)
-    for engine in ENGINES:
-        gpu, _ = loop("gpu", engine=engine, **settings)
-        assert_same(gpu, cpu, atol)
