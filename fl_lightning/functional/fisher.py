@@ -227,15 +227,21 @@ def _squares_of_samples(
         return loss(call_with(net, slots, {**weights, **tensors}, (batch,)), target[None])[0]
 
     squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    if any(isinstance(layer, nn.RNNBase) for layer in net.modules()):  # in which torch.vmap fails at what they do in place
-        for row, target in enumerate(targets):
-            for name, gradient in grad(loss_of_one)(weights, _rows(inputs, row), target).items():
-                squares[name] += gradient.square()
-        return squares
-    gradients_of = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     at_a_time = max(_GRADIENT_VALUES // sum(weight.numel() for weight in weights.values()), 1)
     for first in range(0, len(targets), at_a_time):
         part = slice(first, first + at_a_time)
-        for name, gradients in gradients_of(weights, _rows(inputs, part), targets[part]).items():
+        for name, gradients in _gradients(loss_of_one, weights, _rows(inputs, part), targets[part]).items():
             squares[name] += gradients.square().sum(dim=0)
     return squares
+
+
+def _gradients(
+    loss_of_one: Callable[..., Tensor], weights: dict[str, Tensor], inputs: _Inputs, targets: Tensor
+) -> dict[str, Tensor]:
+    """Gradients of samples, stacked; one after another where the net decides by values or, as an RNN, works in place."""
+    gradient = grad(loss_of_one)
+    try:
+        return vmap(gradient, in_dims=(None, 0, 0))(weights, inputs, targets)
+    except RuntimeError:  # of such a net; a net that fails by itself fails again
+        single = [gradient(weights, _rows(inputs, row), target) for row, target in enumerate(targets)]
+        return {name: torch.stack([one[name] for one in single]) for name in weights}

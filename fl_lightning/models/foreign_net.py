@@ -37,11 +37,18 @@ def _with_whole_mask(net: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
     mask, config = named.get("attention_mask"), getattr(net, "config", None)
     if mask is None or mask.ndim != 2 or getattr(config, "model_type", None) not in _WITH_WHOLE_MASK:
         return named
-    if not _functorch.is_batchedtensor(mask):
+    if not _is_stacked(mask):
         return named
     dtype = next(weight.dtype for weight in net.parameters() if weight.is_floating_point())
     hidden = torch.zeros_like(mask, dtype=dtype).masked_fill(mask == 0, torch.finfo(dtype).min)
     return {**named, "attention_mask": hidden[:, None, None, :].expand(-1, -1, mask.shape[1], -1)}
+
+
+def _is_stacked(tensor: Tensor) -> bool:
+    """Whether ``vmap`` maps over a tensor, also around ``torch.func.grad``, which wraps all that it is given."""
+    while _functorch.is_gradtrackingtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return _functorch.is_batchedtensor(tensor)
 
 
 def _logits(net: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:

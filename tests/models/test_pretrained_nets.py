@@ -14,7 +14,9 @@ from torch import nn
 from fl_lightning import FedAvg, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import from_arrays
+from fl_lightning.functional import empirical_fisher
 from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
+from fl_lightning.models.foreign_net import accept_foreign
 from fl_lightning.objectives import NextToken
 
 peft, timm, transformers = (pytest.importorskip(library) for library in ("peft", "timm", "transformers"))
@@ -153,6 +155,28 @@ def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
     held = {name.removeprefix("features."): weight for name, weight in method.net.state_dict().items()}
     for name, weight in net.named_parameters():
         torch.testing.assert_close(held[name].double(), weight.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt"])
+def test_fisher_information_is_that_of_single_samples(kind):
+    """Of a net whose library asks for values of the padding mask, and of one that looks for the last token."""
+    torch.manual_seed(2)
+    if kind == "bert":
+        config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, num_labels=3, **SMALL, **NO_DROPOUT)
+        net = transformers.BertForSequenceClassification(config)
+    else:
+        sizes = {"vocab_size": 30, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "num_labels": 3}
+        net = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(pad_token_id=0, **sizes)).eval()
+    net, inputs = net.double(), {name: part[:6] for name, part in INPUTS["bert"].items()}
+    expected = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
+    for row, target in enumerate(TARGETS[:6]):
+        logits = net.eval()(**{name: part[row : row + 1] for name, part in inputs.items()}).logits
+        gradients = torch.autograd.grad(nn.functional.cross_entropy(logits[0], target), [*net.parameters()])
+        for square, gradient in zip(expected.values(), gradients):
+            square += gradient.square() / 6
+    accept_foreign(net)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    torch.testing.assert_close(empirical_fisher(net, loss, [(inputs, TARGETS[:6])]), expected)
 
 
 @pytest.mark.parametrize("masked", [True, False])
