@@ -242,7 +242,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         if isinstance(data, FederatedDataModule):
             callbacks: list[Callback] = [] if self._trainer is None else self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
             check_objective(self, data, callbacks)
-            check_outputs(self.net, data)
+            check_outputs(self.net, data, self.class_layer)
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one registered with Lightning, and its schedule."""

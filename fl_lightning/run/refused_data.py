@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import signature
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback
@@ -40,8 +41,11 @@ def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callb
         )
 
 
-def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
+def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | None) -> None:
     """Check that there are several classes, and that the net takes the data and has one output per class.
+
+    Args:
+        class_layer: the layer that a user has named, whose outputs must be as many.
 
     Raises:
         ValueError: if one of these is false.
@@ -59,6 +63,9 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
     inputs = data.first_inputs(1)
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
+    made: list[Any] = []
+    layer = net.get_submodule(class_layer or "")
+    hook = layer.register_forward_hook(lambda layer, arguments, output: made.append(output))
     try:
         outputs: object = evaluate_net(net, lambda net: net(placed))
     except torch.OutOfMemoryError:  # no error of the net
@@ -73,11 +80,18 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
                 "fl_lightning.data.Resize to data.augment, or build the net for this size"
             ) from error
         raise _misfit(data, inputs, error) from error
+    finally:
+        hook.remove()
     _check_tokens(net, data, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
             "that begins with them: wrap it in a net whose forward returns the tensor"
+        )
+    if class_layer and not any(isinstance(one, Tensor) and outputs.shape[-1] in one.shape[1:] for one in made):
+        raise ValueError(
+            f"model.class_layer is {class_layer!r}, whose outputs are not those of model.net, of shape "
+            f"{tuple(outputs.shape[1:])}: name the last layer of the net"
         )
     if not objective.tells_classes:
         wanted = objective.output_shape(data.samples.dataset.train.targets[:1], num_classes)
