@@ -5,12 +5,13 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.prepared_samples import Part, PreparedSamples
 from fl_lightning.data.sources.source import Source
+from fl_lightning.data.token_ids import check_token_ids
 from fl_lightning.protocol import Batch
 
 
@@ -37,14 +38,17 @@ class ReferenceSamples:
             raise ValueError(f"{what}, which has no {part} sample: give another source")
         if type(dataset.objective) is not type(data.objective):
             raise ValueError(f"{what}, with {dataset.objective!r}, data.source with {data.objective!r}: give one of its kind")
+        given, taken = (one.objective.num_outputs(len(one.classes)) for one in (dataset, data))
         by_name = data.objective.tells_classes
+        if not by_name and given > taken:
+            raise ValueError(f"{what}, with targets for {given} outputs of a net, data.source for {taken}: give both the same")
         strange = [known for known in dataset.classes if by_name and known not in data.classes]
         if strange:
             raise ValueError(
                 f"{what}, with the class {strange[0]}, which data.source lacks: give both the same class names, "
                 "as SomeClasses does"
             )
-        self._part: Part = part
+        self._what, self._part = what, part
         self._samples, self._preparation = PreparedSamples(dataset, data.preparation, "auto", 0), data.preparation
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
         if given != taken:
@@ -57,6 +61,14 @@ class ReferenceSamples:
 
     def __len__(self) -> int:
         return len(self._targets)
+
+    def check_net(self, net: nn.Module) -> None:
+        """Check that a net can take the samples.
+
+        Raises:
+            ValueError: as :func:`check_token_ids`.
+        """
+        check_token_ids(self._what, net, self._samples)
 
     @cached_property
     def inputs(self) -> EvaluationInputs:

@@ -39,7 +39,7 @@ def held_references(
     """The test samples of reference sets, before round 1; without a root from the folder of the federation's data.
 
     Raises:
-        ValueError: if there is no global model, or as :class:`ReferenceSamples`.
+        ValueError: if there is no global model, or as :class:`ReferenceSamples` and its check of the net.
     """
     if not method.has_global_model:
         raise ValueError(
@@ -47,7 +47,10 @@ def held_references(
             "no global model to ask: leave the callback out"
         )
     folder = data.root if root is None else Path(root)
-    return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data) for name, one in sets.items()}
+    held = {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data) for name, one in sets.items()}
+    for samples in held.values():
+        samples.check_net(method.net)
+    return held
 
 
 def present_weights(method: FederatedAlgorithm) -> State:

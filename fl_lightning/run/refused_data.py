@@ -15,8 +15,9 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted, first_line
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import are_whole, type_names
+from fl_lightning.data.samples import type_names
 from fl_lightning.data.tasks import Tasks
+from fl_lightning.data.token_ids import check_token_ids
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
@@ -72,7 +73,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise
     except Exception as error:  # of any net
         if isinstance(error, IndexError):
-            _check_tokens(net, data, weight.device)
+            check_token_ids("data.source", net, data.samples)
         if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
             height, width, *wanted = map(int, sizes.groups())
             raise ValueError(
@@ -82,7 +83,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise _misfit(data, inputs, error) from error
     finally:
         hook.remove()
-    _check_tokens(net, data, weight.device)
+    check_token_ids("data.source", net, data.samples)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -126,38 +127,6 @@ def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> V
     elif data.samples.inputs_are_whole:
         cure = f"{cure}, or give floats"
     return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
-
-
-def _check_tokens(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:
-    """Refuse token ids beyond a net's embeddings, which a later batch may have.
-
-    Raises:
-        ValueError: naming the largest or the smallest one.
-    """
-    for samples in (data.samples.dataset.train, data.samples.dataset.test):
-        ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
-        if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
-            continue
-        rows = ids.flatten(1)
-        for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
-            prepared = data.samples.preparation.for_evaluation(samples.rows([int(row)]))
-            one = tree_map(lambda part: part.to(device), prepared)
-            none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
-            if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
-                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))  # below 0, else the largest
-                raise ValueError(
-                    f"data.source has the token {token}, which is beyond the embeddings of model.net: use the net's own "
-                    "tokenizer, or a net for more tokens"
-                )
-
-
-def _is_beyond(net: nn.Module, inputs: NetInputs) -> bool:
-    """Whether an index is beyond a table of a net."""
-    try:
-        evaluate_net(net, lambda net: net(inputs))
-    except Exception as error:  # of any net
-        return isinstance(error, IndexError)
-    return False
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:

@@ -1,6 +1,7 @@
 """ReferenceAccuracy and WiseFT against models that are fitted, mixed and asked by a plain loop, and SomeClasses."""
 
 import copy
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from torch import nn
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback, ReferenceAccuracy, WiseFT
-from fl_lightning.data import Arrays, Digits, SomeClasses
+from fl_lightning.data import IID, Arrays, Digits, SomeClasses
 from fl_lightning.models import MLP
+from fl_lightning.objectives import NextToken
+from fl_lightning.tasks import PretrainedEWC
 
 OLD, NEW = SomeClasses("digits", first=5), SomeClasses("digits", first=5, without=True)
 
@@ -117,6 +120,39 @@ def test_what_cannot_be_asked_is_refused(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def texts(tokens, largest=29):
+    """Twelve texts of four tokens for nets that have ``tokens``, the last of which begins with the largest id."""
+    ids = torch.arange(60).reshape(12, 5) % 30
+    inputs, targets = ids[:, :-1].clone(), ids[:, 1:]
+    inputs[-1, 0] = largest
+    return Arrays(inputs, targets, inputs, targets, objective=NextToken(num_tokens=tokens))
+
+
+def read(source, tasks=None, *callbacks):
+    net = nn.Sequential(OrderedDict([("body", nn.Embedding(30, 8)), ("head", nn.Linear(8, 30))]))
+    data = FederatedDataModule(texts(30), num_clients=2, clients_per_round=2, partition=IID(), val_fraction=0.0)
+    fitted(FedAvg(net, local_steps=1, tasks=tasks), data, *callbacks, rounds=1)
+
+
+@pytest.mark.parametrize("where", ["set", "learner"])
+def test_token_ids_beyond_the_net_are_refused(where):
+    """Of what the federation does not train on, too, before round 1."""
+    use = {
+        "set": lambda source: read(source, None, ReferenceAccuracy({"old": source})),
+        "learner": lambda source: read(source, PretrainedEWC(source)),
+    }[where]
+    what = {"set": "ReferenceAccuracy.sets has old", "learner": "model.tasks.source is Arrays"}[where]
+    use(texts(30))
+    with pytest.raises(
+        ValueError, match=f"^{what}, with targets for 40 outputs of a net, data.source for 30: give both the same$"
+    ):
+        use(texts(40))
+    with pytest.raises(
+        ValueError, match=f"^{what} has the token 33, which is beyond the embeddings of model.net: use the net's"
+    ):
+        use(texts(30, largest=33))
 
 
 def test_some_classes_keep_their_labels():

@@ -1,0 +1,46 @@
+"""The refusal of token ids beyond a net's embeddings, which the first batch need not have."""
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from fl_lightning.data.prepared_samples import PreparedSamples
+from fl_lightning.data.samples import are_whole
+from fl_lightning.protocol import NetInputs, evaluate_net
+
+
+def check_token_ids(what: str, net: nn.Module, samples: PreparedSamples) -> None:
+    """Refuse token ids, inputs alone or under the name ``input_ids``, beyond a net's embeddings.
+
+    Args:
+        what: the key of their source, or what it is, for the error.
+        net: the net that is to take them.
+        samples: training and test samples.
+
+    Raises:
+        ValueError: naming the largest or the smallest one.
+    """
+    device = next(net.parameters()).device
+    for part in (samples.dataset.train, samples.dataset.test):
+        ids = part.inputs.get("input_ids") if isinstance(part.inputs, dict) else part.inputs
+        if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
+            continue
+        rows = ids.flatten(1)
+        for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
+            prepared = samples.preparation.for_evaluation(part.rows([int(row)]))
+            one = tree_map(lambda part: part.to(device), prepared)
+            none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
+            if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
+                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))  # below 0, else the largest
+                raise ValueError(
+                    f"{what} has the token {token}, which is beyond the embeddings of model.net: use the net's own tokenizer, "
+                    "or a net for more tokens"
+                )
+
+
+def _is_beyond(net: nn.Module, inputs: NetInputs) -> bool:
+    """Whether an index is beyond a table of a net."""
+    try:
+        evaluate_net(net, lambda net: net(inputs))
+    except Exception as error:  # of any net
+        return isinstance(error, IndexError)
+    return False
