@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         if given.name not in (_NEXT, *STUDIES):
             raise ValueError(f"NAME is {given.name}, which is not a study: give {_NEXT} or one of {', '.join(STUDIES)}")
         check_range("--jobs", given.jobs, at_least=0)
-        signals = _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out, _data(given))
+        signals = (
+            _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out, _data(given, STUDIES[given.name]))
+        )
     except (ValueError, OSError) as error:
         print(_one_line(error), file=sys.stderr)
         return 1
@@ -81,9 +83,20 @@ def _where(study: Study, root: str | None) -> list[str]:
     return [f"--data.root={folder}", *(["--data.source=image_folder"] if reads_class_folders else [])]
 
 
-def _data(given: argparse.Namespace) -> list[str]:
-    values = {option: getattr(given, option) for option in ("data.source", "data.root")}
-    return [f"--{option}={value}" for option, value in values.items() if value is not None]
+def _data(given: argparse.Namespace, study: Study) -> list[str]:
+    """The options that say where the data is.
+
+    Raises:
+        ValueError: if ``--data.source`` would replace a source that chooses from another one.
+    """
+    source = getattr(given, "data.source")
+    values = dict(flat_values(config_values(study.sweeps[0].settings.config)))
+    if source is not None and any(key.startswith("data.source.source") for key in values):
+        raise ValueError(
+            f"--data.source is {source}, which would replace {values['data.source']} of {study.name}: give --data.root alone"
+        )
+    options = {option: getattr(given, option) for option in ("data.source", "data.root")}
+    return [f"--{option}={value}" for option, value in options.items() if value is not None]
 
 
 def _run(given: argparse.Namespace, name: str, out: Path, data: list[str]) -> list[int]:

@@ -441,6 +441,10 @@ def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path
             "unrecognized arguments: --trainer.max_steps 3: python -m studies --help",
         ),
         (["next", "out", "--data.source", "image_folder"], "--data.source is image_folder, but next reads each study's data"),
+        (
+            ["pretrained_fifty", "out", "--data.source", "image_folder"],
+            "would replace fl_lightning.data.SomeClasses of pretrained_fifty",
+        ),
         (["small", "out", "--jobs", "-1"], "--jobs is -1, must be at least 0"),
         (["small", "file"], "OUT is file, which is a file: give a folder"),
     ],
