@@ -1,5 +1,6 @@
 """``python -m studies NAME OUT``: declared settings, runs that are stopped and go on, pages whose numbers come from files."""
 
+import argparse
 import json
 import math
 import os
@@ -387,6 +388,19 @@ def test_next_takes_up_what_is_not_complete(command, small, results, monkeypatch
     ]
 
 
+def test_no_source_replaces_a_choice_of_classes():
+    """Two federations of 50 classes would become two of all 100."""
+    from studies.__main__ import _data
+    from studies.catalogue import STUDIES
+
+    given = argparse.Namespace(**{"data.source": "image_folder", "data.root": "DIR"})
+    assert _data(given, STUDIES["tce_full_length"]) == ["--data.source=image_folder", "--data.root=DIR"]
+    with pytest.raises(
+        ValueError, match="would replace fl_lightning.data.SomeClasses of pretrained_fifty: give --data.root alone"
+    ):
+        _data(given, STUDIES["pretrained_fifty"])
+
+
 def test_next_finds_data_by_the_name_of_its_source(tmp_path):
     """Images of one dataset are never those of a study of another."""
     from studies.__main__ import _where
@@ -441,10 +455,6 @@ def test_a_page_is_written_after_every_run(command, small, monkeypatch, tmp_path
             "unrecognized arguments: --trainer.max_steps 3: python -m studies --help",
         ),
         (["next", "out", "--data.source", "image_folder"], "--data.source is image_folder, but next reads each study's data"),
-        (
-            ["pretrained_fifty", "out", "--data.source", "image_folder"],
-            "would replace fl_lightning.data.SomeClasses of pretrained_fifty",
-        ),
         (["small", "out", "--jobs", "-1"], "--jobs is -1, must be at least 0"),
         (["small", "file"], "OUT is file, which is a file: give a folder"),
     ],
