@@ -25,7 +25,7 @@ class TorchvisionModel(Network):
     """A classification model of torchvision with a class layer for ``num_classes``.
 
     Its last linear layer is ``classifier``, everything before it ``features``; of a SqueezeNet, ``classifier`` is the final
-    layers.
+    layers. ``--model.net torchvision.models.NAME`` is short for it.
 
     Args:
         input_shape: (3, height, width).

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import safetensors.torch
 import torch
+import torchvision
 from options import NO_PICTURES
 from torch import nn
 
@@ -451,6 +452,22 @@ def test_libraries_nets_on_the_command_line(main, folders):
     code, out, error = main(*few.split(), "--model.net", "timm.no_such_net")
     assert code != 0
     assert "model.net.name is no_such_net, which timm cannot build" in error
+
+
+def test_a_net_of_torchvision_by_name_takes_a_file(main, tmp_path):
+    """``torchvision.models.NAME`` has the arguments of ``TorchvisionModel``: at rate 0 the run ends with the file's weights."""
+    begun = torchvision.models.squeezenet1_1(num_classes=10)
+    torch.save(begun.state_dict(), tmp_path / "net.pth")
+    net = "--data.augment+ Resize --data.augment.size 32 --data.augment+ ToRGB --model.net torchvision.models.squeezenet1_1"
+    few = "--model.optimizer.lr 0 --model.local_epochs null --model.local_steps 1 --data.clients_per_round 1"
+    code, _, error = main(*f"{DIGITS} {few} {net} --model.net.weights net.pth".split())
+    assert code == 0, error
+    method = FedAvg.load_from_checkpoint(next(tmp_path.rglob("last.ckpt")))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(method.net.eval()(images), begun.eval()(images))
+    code, _, error = main(*f"{DIGITS} --model.net torchvision.models.squeezenet --model.net.weights net.pth".split())
+    assert (code, error.count("\n")) == (1, 1)
+    assert "model.net.name is 'squeezenet', no classification model of torchvision: did you mean squeezenet1_" in error
 
 
 def test_weights_of_another_net_are_never_left_out(tmp_path, folders):
