@@ -12,6 +12,7 @@ from torchvision.models import SqueezeNet, get_model, list_models
 
 from fl_lightning.checks import check_file
 from fl_lightning.checks.extras import needing_extra
+from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import Network, check_colour
 
 # Auxiliary heads would make the outputs in train mode a tuple.
@@ -73,7 +74,7 @@ class TorchvisionModel(Network):
             self.features = net
 
 
-def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tensor]:
+def read_state_dict(file: str, key: str = "model.net.weights") -> State:
     """The state dict in a local file of torch, or of safetensors where it is named so. Code in a file never runs.
 
     Args:
@@ -102,7 +103,24 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tens
     return state
 
 
-def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_layer: str, file: str) -> None:
+def check_finite_values(stored: State, present: State, where: str, cure: str) -> None:
+    """Refuse stored weights with values that are not finite. What is not finite in the net itself may be so.
+
+    Args:
+        stored, present: tensors by name, of the file and of the net that takes them; compared where both have the name.
+        where: the beginning of the message, such as ``ckpt_path holds a net where``.
+        cure: what to do.
+
+    Raises:
+        ValueError: naming the first such weight or buffer.
+    """
+    for name in sorted(stored.keys() & present.keys()):
+        # Values that start as NaN, such as those of a table to be filled, can be NaN.
+        if present[name].isfinite().all() and not stored[name].isfinite().all():
+            raise ValueError(f"{where} {name} has values that are not finite: {cure}")
+
+
+def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, file: str) -> None:
     """Load weights into a net of torchvision; its class layer too, if the file has one of that size.
 
     Args:
@@ -112,7 +130,7 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
         file: the file of ``state``, for the errors.
 
     Raises:
-        ValueError: if a name is missing, unknown or of another shape, other than in the class layer.
+        ValueError: if a name is missing, unknown or of another shape, other than in the class layer, or a value is not finite.
     """
     for key in list(state):  # torchvision's files of DenseNets have names from before PyTorch 0.4
         state[re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key)] = state.pop(key)
@@ -126,6 +144,7 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
         if current[key].shape != state[key].shape:
             there, here = tuple(state[key].shape), tuple(current[key].shape)
             raise ValueError(f"model.net.weights is {file}, where {key} is {there} and must be {here}: {cure}")
+    check_finite_values(state, current, f"model.net.weights is {file}, where", cure)
     missing, unexpected = net.load_state_dict(state, strict=False)
     for key in missing:
         if key not in head:

@@ -8,7 +8,7 @@ from fl_lightning.checks import check_file
 from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_inputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.library_net import LibraryNet
-from fl_lightning.models.torchvision_model import read_state_dict
+from fl_lightning.models.torchvision_model import check_finite_values, read_state_dict
 from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
 
 _KEY = "model.initial_weights"
@@ -82,6 +82,4 @@ def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
         there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, present))
         if there != here:
             raise ValueError(f"{key} holds another net: {name} is {there} there and {here} here: {cure}")
-        # Values that start as NaN, such as those of a table to be filled, can be NaN.
-        if present[name].isfinite().all() and not stored[name].isfinite().all():
-            raise ValueError(f"{key} holds a net with values of {name} that are not finite: give an older checkpoint")
+    check_finite_values(stored, present, f"{key} holds a net where", "give an older checkpoint, or other weights")
