@@ -20,6 +20,7 @@ _NO_AUXILIARY_HEADS = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
+_WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before the names of a net
 
 
 class TorchvisionModel(Network):
@@ -120,6 +121,24 @@ def check_finite_values(stored: State, present: State, where: str, cure: str) ->
             raise ValueError(f"{where} {name} has values that are not finite: {cure}")
 
 
+def check_no_wrapper(stored: State, present: State, holder: str) -> None:
+    """Refuse the weights of a net in ``DataParallel`` or ``torch.compile``, which begin all names with ``module.`` or so.
+
+    Args:
+        stored, present: tensors by name, of the file and of the net.
+        holder: the beginning of the message: the option and the file.
+
+    Raises:
+        ValueError: naming the prefix.
+    """
+    for prefix in _WRAPPERS:
+        if stored and all(name.startswith(prefix) for name in stored) and not any(name.startswith(prefix) for name in present):
+            raise ValueError(
+                f"{holder} holds names that all begin with {prefix}, as of a wrapped net: remove this from them, or save the "
+                "state_dict() of the net in the wrapper"
+            )
+
+
 def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, file: str) -> None:
     """Load weights into a net of torchvision; its class layer too, if the file has one of that size.
 
@@ -135,6 +154,7 @@ def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, fil
     for key in list(state):  # torchvision's files of DenseNets have names from before PyTorch 0.4
         state[re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key)] = state.pop(key)
     current = net.state_dict()
+    check_no_wrapper(state, current, f"model.net.weights is {file}, which")
     head = [key for key in current if key.startswith(f"{class_layer}.")]
     if not all(key in state and state[key].shape == current[key].shape for key in head):
         for key in head:

@@ -218,6 +218,9 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(net(images), whole.eval()(images))
     assert isinstance(net.classifier, nn.Linear)
+    torch.save({f"module.{name}": tensor for name, tensor in whole.state_dict().items()}, tmp_path / "wrapped.pth")
+    with pytest.raises(ValueError, match=r"model.net.weights is .*wrapped.pth, which holds names that all begin with module\."):
+        TimmModel((3, 32, 32), 3, "resnet10t", weights=str(tmp_path / "wrapped.pth"))
     other = TimmModel((3, 32, 32), 5, "resnet10t", weights=str(tmp_path / "weights.pth"))
     assert torch.equal(other.features.conv1[0].weight, whole.conv1[0].weight)
 
@@ -346,7 +349,7 @@ def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
     assert method.began_from == {"file": path, "round": None}
     inputs = INPUTS["bert"]
     torch.testing.assert_close(method.net.eval()(inputs), net.eval()(inputs))
-    with pytest.raises(ValueError, match=r"model.initial_weights holds another net: .* give weights of this net"):
+    with pytest.raises(ValueError, match=r"model.initial_weights is .*net\..*, which holds another net: .* give weights"):
         fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
 
 
@@ -431,13 +434,33 @@ def test_a_folder_of_pickles_is_refused(tmp_path):
         TransformersModel((8,), 3, str(tmp_path))
 
 
-def test_initial_weights_never_run_code(tmp_path):
-    """A pickle of objects is refused, and so is a file that is no safetensors."""
-    torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
+PLAIN = r"save a net's state_dict\(\) by itself with torch.save$"
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (nn.ReLU(), f"which is not a checkpoint .*holds code or objects.*: give one of a run, or {PLAIN}"),
+        ({"model": {"w": torch.ones(2)}}, f"which no run of fl-lightning wrote .*: give a checkpoint of one, or {PLAIN}"),
+        ([1], f"which no run of fl-lightning wrote .*a list.*: give a checkpoint of one, or {PLAIN}"),
+        ({}, f"which no run of fl-lightning wrote .*: give a checkpoint of one, or {PLAIN}"),
+        (
+            {"module.classifier.bias": torch.ones(3)},
+            r"which holds names that all begin with module\., .*: remove this",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_refused_with_what_to_save(stored, message, tmp_path):
+    """Code in it never runs."""
+    torch.save(stored, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=rf"^model.initial_weights is .*net\.pt, {message}"):
+        fitted(FedAvg(MLP, initial_weights=str(tmp_path / "net.pt")), federation("vit"))
+
+
+def test_files_that_are_no_safetensors_are_refused(tmp_path):
     (tmp_path / "net.safetensors").write_bytes(b"no")
-    for name, message in (("net.pt", "holds code or objects"), ("net.safetensors", "not a safetensors file")):
-        with pytest.raises(ValueError, match=rf"model.initial_weights is .*{name}.*{message}"):
-            fitted(FedAvg(MLP, initial_weights=str(tmp_path / name)), federation("vit"))
+    with pytest.raises(ValueError, match=r"model.initial_weights is .*net\.safetensors, .*not a safetensors file"):
+        fitted(FedAvg(MLP, initial_weights=str(tmp_path / "net.safetensors")), federation("vit"))
 
 
 def test_libraries_nets_on_the_command_line(main, folders):
@@ -475,7 +498,7 @@ def test_weights_of_another_net_are_never_left_out(tmp_path, folders):
     weights = {f"other.{name}": tensor for name, tensor in MLP((3, 16, 16), 3).state_dict().items()}
     torch.save(weights, tmp_path / "w.pt")
     adapted = FedAvg(MLP, adapter=LoRA(target_modules=["features.1"]), initial_weights=str(tmp_path / "w.pt"))
-    with pytest.raises(ValueError, match="model.initial_weights holds another net: classifier.bias is missing there"):
+    with pytest.raises(ValueError, match=r"model.initial_weights is .*w\.pt, which holds another net: classifier.bias is"):
         fitted(adapted, federation("vit"))
     for options in ({"image_size": 8}, {"hidden_size": 32}, {"num_hidden_layers": 2}):
         with pytest.raises(ValueError, match=r"model.net.name is .*vit, whose weights lack .*: check model.net.options"):
