@@ -18,6 +18,12 @@ _BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class
 # Names of the class layer in nets of transformers.
 _HEADS = ("classifier", "score", "classification_head", "lm_head", "embed_out")
 
+_FITTING = {  # by kind, what to do about a model of another kind
+    "AutoModelForCausalLM": "give a causal language model, such as gpt2, or leave model.net.causal out",
+    "AutoModelForImageClassification": "give a model of images, such as google/vit-base-patch16-224, as the data has images",
+    "AutoModelForSequenceClassification": "give a model of texts, such as google-bert/bert-base-uncased, or data of images",
+}
+
 
 class TransformersModel(LibraryNet):
     """A classification model of transformers with a class layer for ``num_classes``, or a causal language model.
@@ -72,7 +78,9 @@ class TransformersModel(LibraryNet):
                     net, loaded = auto.from_config(config), {}
         except Exception as error:  # of the hub, of the configuration, of any of its nets
             cure = "check the name and model.net.options, or, without a network, give a local folder"
-            if Path(name).is_dir():
+            if str(error).startswith("Unrecognized configuration class"):
+                cure = _FITTING[kind]
+            elif Path(name).is_dir():
                 cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
             raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
         head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)

@@ -434,6 +434,18 @@ def test_a_folder_of_pickles_is_refused(tmp_path):
         TransformersModel((8,), 3, str(tmp_path))
 
 
+def test_a_net_for_other_data_is_refused_with_the_kind_that_fits(folders):
+    """A folder of ``save_pretrained`` is told to be another one's, not to be a folder of ``save_pretrained``."""
+    for kind, shape, causal, message in (
+        ("bert", (3, 16, 16), False, "AutoModelForImageClassification cannot load .*BertConfig.*: give a model of images"),
+        ("vit", (8,), False, "AutoModelForSequenceClassification cannot load .*ViTConfig.*: give a model of texts"),
+        ("vit", (8,), True, "AutoModelForCausalLM cannot load .*ViTConfig.*: give a causal language .* model.net.causal out$"),
+    ):
+        with pytest.raises(ValueError, match=rf"^model.net.name is .*{kind}, which {message}") as caught:
+            TransformersModel(shape, 30, str(folders / kind), causal=causal)
+        assert "\n" not in str(caught.value)
+
+
 PLAIN = r"save a net's state_dict\(\) by itself with torch.save$"
 
 
