@@ -104,6 +104,7 @@ class TransformersModel(LibraryNet):
             raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
         super().__init__(net, head)
+        self.causal = causal
         accept_foreign(net)
 
     def _read(self, stored: State) -> State:

@@ -16,6 +16,8 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
+from fl_lightning.models import TransformersModel
+from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
@@ -56,6 +58,10 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
             f"data.source has the single class {data.classes[0]!r}, so there is nothing to distinguish: check data.root "
             "and the labels, or name all classes"
         )
+    if isinstance(objective, NextToken) and isinstance(net, TransformersModel) and not net.causal:
+        raise ValueError(
+            f"model.net.causal is false, with which the net is a classifier, but data.source has {objective!r}: set it to true"
+        )
     inputs = data.first_inputs(1)
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
@@ -72,7 +78,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
                 f"model.net takes images of {wanted[0]}x{wanted[1]}, the data gives {height}x{width}: add "
                 "fl_lightning.data.Resize to data.augment, or build the net for this size"
             ) from error
-        raise _misfit(data, inputs, error) from error
+        raise _misfit(net, data, inputs, error) from error
     _check_tokens(net, data, weight.device)
     if not isinstance(outputs, Tensor):
         raise ValueError(
@@ -99,8 +105,14 @@ def check_outputs(net: nn.Module, data: FederatedDataModule) -> None:
         )
 
 
-def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> ValueError:
+def _misfit(net: nn.Module, data: FederatedDataModule, inputs: NetInputs, error: Exception) -> ValueError:
     """The line for inputs with which a net fails."""
+    length, longest = _length_of_ids(inputs), _positions_of(net)
+    if length is not None and longest is not None and length > longest:
+        return ValueError(
+            f"model.net takes at most {longest} tokens a sample, the data gives {length}: shorten the texts, or choose "
+            "a net with more positions"
+        )
     reason, given = first_line(error), f"of shape {data.input_shape}"
     if isinstance(error, LookupError | AttributeError):  # their texts name only what is missing
         reason = f"{type(error).__name__}: {reason}"
@@ -109,9 +121,23 @@ def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> V
     cure = "choose one that fits the data"
     if isinstance(inputs, dict):
         cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
+    elif isinstance(error, IndexError):  # of a table, in which whole numbers are looked up
+        cure = f"{cure}, with embeddings for all tokens and positions"
     elif data.samples.inputs_are_whole:
         cure = f"{cure}, or give floats"
     return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
+
+
+def _length_of_ids(inputs: NetInputs) -> int | None:
+    """Tokens of a sample, if its inputs are token ids."""
+    ids = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    return ids.shape[1] if isinstance(ids, Tensor) and are_whole(ids) and ids.ndim == 2 else None
+
+
+def _positions_of(net: nn.Module) -> int | None:
+    """The longest text that a net of transformers takes, if its configuration tells it."""
+    config = next((layer.config for layer in net.modules() if hasattr(layer, "config")), None)
+    return getattr(config, "max_position_embeddings", None)
 
 
 def _check_tokens(net: nn.Module, data: FederatedDataModule, device: torch.device) -> None:

@@ -176,6 +176,48 @@ def test_causal_models_need_the_tokens_of_the_data(folders):
     assert net(IDS[:4, :-1]).shape == (4, 7, 50)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (
+            "bert",
+            {},
+            r"^model.net takes at most 16 tokens a sample, the data gives 20: shorten the texts, or choose a net with",
+        ),
+        ("gpt", {"causal": True}, r"^model.net takes at most 16 tokens a sample, the data gives 20: shorten"),
+        (
+            "gpt",
+            {},
+            r"^model.net.causal is false, with which .* a classifier, but data.source has NextToken.*: set it to true$",
+        ),
+    ],
+)
+def test_texts_that_a_net_cannot_take_are_refused_in_our_words(kind, settings, message, folders):
+    """Too long for its positions, and the next tokens of a classifier; token ids are not told to be floats."""
+    ids = IDS.repeat(1, 3)[:, :21]
+    if kind == "gpt":
+        data = from_arrays(ids[:, :-1], ids[:, 1:], [range(60)], objective=NextToken(num_tokens=30))
+    else:
+        data = from_arrays(ids[:, :-1], TARGETS, [range(60)])
+    with pytest.raises(ValueError, match=message):
+        fitted(FedAvg(partial(TransformersModel, name=str(folders / kind), **settings)), data)
+
+
+def test_ids_beyond_the_positions_of_any_net_are_not_told_to_be_floats():
+    """A table of another library, of which no configuration tells the size."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions, self.head = nn.Embedding(30, 4), nn.Embedding(5, 4), nn.Linear(4, 3)
+
+        def forward(self, ids):
+            return self.head((self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))).mean(dim=1))
+
+    with pytest.raises(ValueError, match=r"IndexError.*: choose one that fits the data, with embeddings for all tokens"):
+        fitted(FedAvg(Positions()), from_arrays(IDS, TARGETS, [range(60)]))
+
+
 def test_what_is_frozen_does_not_travel_and_is_in_memory_once(folders):
     """Down and up go adapters and the class layer alone; the working copy shares the frozen weights."""
     net = partial(TransformersModel, name=str(folders / "bert"))
