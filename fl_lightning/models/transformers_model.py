@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fl_lightning.checks import first_line
+from fl_lightning.checks import did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.foreign_net import accept_foreign
@@ -43,8 +43,8 @@ class TransformersModel(LibraryNet):
 
     Raises:
         ModuleNotFoundError: without the library.
-        ValueError: if the model cannot be loaded, weights of other layers are missing, it has no class layer of a known
-            name, or it has another number of tokens than the data.
+        ValueError: if the model cannot be loaded or lacks an option, weights of other layers are missing, it has no class layer
+            of a known name, or it has another number of tokens than the data.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class TransformersModel(LibraryNet):
     ) -> None:
         with needing_extra("transformers", "model.net TransformersModel"):
             import transformers
-            import transformers.utils.logging
         of_images = "pixel_values" in input_shape if isinstance(input_shape, dict) else len(input_shape) == 3
         if causal:
             kind, settings = "AutoModelForCausalLM", {"use_cache": False, **({} if pretrained else {"vocab_size": num_classes})}
@@ -66,23 +65,21 @@ class TransformersModel(LibraryNet):
             kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
             settings = {"num_labels": num_classes}
         auto, settings = getattr(transformers, kind), {**settings, **(options or {})}
-        try:
-            with _quiet(transformers.utils.logging):
-                config = transformers.AutoConfig.from_pretrained(name, **settings)
-                if pretrained:
-                    # Only safetensors: a pickle can run code.
-                    net, loaded = auto.from_pretrained(
-                        name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
-                    )
-                else:
-                    net, loaded = auto.from_config(config), {}
-        except Exception as error:  # of the hub, of the configuration, of any of its nets
-            cure = "check the name and model.net.options, or, without a network, give a local folder"
-            if str(error).startswith("Unrecognized configuration class"):
-                cure = _FITTING[kind]
-            elif Path(name).is_dir():
-                cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
-            raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
+        with _loading(name, kind):
+            config, ignored = transformers.AutoConfig.from_pretrained(name, **settings, return_unused_kwargs=True)
+        if unknown := next((option for option in options or () if option in ignored), None):
+            raise ValueError(
+                f"model.net.options has {unknown!r}, which {type(config).__name__} of {name} does not have: "
+                f"{did_you_mean(unknown, config.to_dict(), otherwise='remove it')}"
+            )
+        with _loading(name, kind):
+            if pretrained:
+                # Only safetensors: a pickle can run code.
+                net, loaded = auto.from_pretrained(
+                    name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
+                )
+            else:
+                net, loaded = auto.from_config(config), {}
         head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)
         if head is None:
             raise ValueError(
@@ -129,6 +126,23 @@ class TransformersModel(LibraryNet):
     @property
     def reading(self) -> str:
         return f"transformers.{type(self.features).__name__}.from_pretrained(FOLDER)"
+
+
+@contextmanager
+def _loading(name: str, kind: str) -> Iterator[None]:
+    """One line, with the cure, for any error of transformers in the block."""
+    import transformers.utils.logging
+
+    try:
+        with _quiet(transformers.utils.logging):
+            yield
+    except Exception as error:  # of the hub, of the configuration, of any of its nets
+        cure = "check the name and model.net.options, or, without a network, give a local folder"
+        if str(error).startswith("Unrecognized configuration class"):
+            cure = _FITTING[kind]
+        elif Path(name).is_dir():
+            cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
+        raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
 
 
 @contextmanager

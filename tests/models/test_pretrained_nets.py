@@ -476,6 +476,17 @@ def test_a_folder_of_pickles_is_refused(tmp_path):
         TransformersModel((8,), 3, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("option", "cure"), [("nonsense", "remove it"), ("hidden_droput_prob", r"did you mean hidden_dropout_prob\?")]
+)
+def test_options_that_a_configuration_lacks_are_refused(option, cure, folders):
+    """transformers ignores them."""
+    with pytest.raises(
+        ValueError, match=rf"^model.net.options has '{option}', which BertConfig of .*bert does not have: {cure}$"
+    ):
+        TransformersModel((8,), 3, str(folders / "bert"), options={**NO_DROPOUT, option: 0.1})
+
+
 def test_a_net_for_other_data_is_refused_with_the_kind_that_fits(folders):
     """A folder of ``save_pretrained`` is told to be another one's, not to be a folder of ``save_pretrained``."""
     for kind, shape, causal, message in (
