@@ -44,13 +44,14 @@ class Adapter(ABC):
         """A copy of a net with this adapter, without it: it is added to the weights that it adapts."""
 
     @abstractmethod
-    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         """Write what was trained in a net with this adapter, in the format of the library that makes it.
 
         Args:
             net: with the names of the net that is to be adapted again.
             trained: names of the weights.
             folder: there is one. Weights are in ``adapter_model.safetensors``.
+            name: of the net in its library, if it has one.
 
         Raises:
             ValueError: if the format cannot hold them.
@@ -119,7 +120,7 @@ class LoRA(Adapter):
             net.set_submodule(name, layer.get_base_layer())
         return net
 
-    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         from safetensors.torch import save_file
 
         state, adapted = net.state_dict(), _adapted(net)
@@ -131,6 +132,7 @@ class LoRA(Adapter):
             )
         config = self._config([*adapted])
         config.modules_to_save, config.inference_mode = whole or None, True
+        config.base_model_name_or_path = name
         config.save_pretrained(str(folder))
         kept = {name: t for name, t in state.items() if "lora_" in name or name.rpartition(".")[0] in whole}
         # In memory of their own, as safetensors requires, and without the name of the adapter, as peft stores them.

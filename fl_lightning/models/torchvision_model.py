@@ -51,6 +51,7 @@ class TorchvisionModel(Network):
         weights: str | None = None,
     ) -> None:
         super().__init__()
+        self.name = name
         known = list_models(module=torchvision.models)
         if name not in known:
             close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0)[0]

@@ -100,7 +100,7 @@ class TransformersModel(LibraryNet):
         if causal and getattr(config.get_text_config(), "final_logit_softcapping", None):  # it would act on the features
             raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
-        super().__init__(net, head)
+        super().__init__(net, head, name)
         self.causal = causal
         accept_foreign(net)
 

@@ -426,6 +426,10 @@ def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
     adapted = peft.PeftModel.from_pretrained(begun, str(tmp_path / "separate"))
     torch.testing.assert_close(adapted.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
     assert "`transformers.ViTForImageClassification.from_pretrained(FOLDER)`" in (tmp_path / "merged" / "README.md").read_text()
+    card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| net | TransformersModel vit |" in card
+    assert "to the initial net, vit, with `peft." in card
+    assert json.loads((tmp_path / "separate" / "adapter_config.json").read_text())["base_model_name_or_path"] == "vit"
     (tmp_path / "runs").rename(tmp_path / "before")
     again = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights merged/model.safetensors"
     code, _, error = main(*f"{DIGITS} {again} --model.optimizer.lr 0".split())
@@ -446,6 +450,7 @@ def test_timm_reads_what_is_exported(main, tmp_path):
     net, images = exported(main, tmp_path), torch.randn(5, 3, 8, 8)
     merged = timm.create_model(f"local-dir:{tmp_path / 'merged'}", pretrained=True).eval()
     assert torch.equal(merged(images), net(images))
+    assert "| net | TimmModel test_resnet |" in (tmp_path / "merged" / "README.md").read_text()
     assert torch.equal(merged.layer1[0].conv1.weight, begun.layer1[0].conv1.weight)
     assert not torch.equal(merged.fc.weight, begun.fc.weight)
 
@@ -687,6 +692,7 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     else:
         assert torch.equal(merged["features.1.weight"], state["features.1.weight"])
     card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| net | MLP |" in card
     assert "| method | FedAvg, ReweightedSoftmax |" in card
     assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
     assert "| test accuracy | 0." in card
