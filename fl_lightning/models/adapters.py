@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl_lightning.checks import check_list, check_range
+from fl_lightning.checks import check_list, check_range, check_whole, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import class_layer
@@ -83,7 +83,7 @@ class LoRA(Adapter):
         target_modules: Sequence[str] | Literal["all-linear"] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        check_range("model.adapter.r", r, at_least=1)
+        check_whole("model.adapter.r", r, at_least=1)
         check_range("model.adapter.dropout", dropout, at_least=0, below=1, hint="0 drops nothing")
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
@@ -109,7 +109,12 @@ class LoRA(Adapter):
         try:
             peft.inject_adapter_in_model(self._config(targets), adapted)
         except (ValueError, TypeError) as error:
-            raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
+            if re.search("target.modules?", str(error), re.IGNORECASE):
+                raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
+            raise ValueError(
+                f"model.adapter is {self!r}, which peft cannot add to model.net {type(net).__name__} ({first_line(error)}): "
+                "change its values, or name other layers as target_modules"
+            ) from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
 

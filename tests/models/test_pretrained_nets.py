@@ -281,7 +281,11 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
             partial(TimmModel, (3, 64, 64), 3, "deit_tiny_distilled_patch16_224", options={"img_size": 64}),
             "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: give the net without dist",
         ),
-        (partial(LoRA, r=0), "model.adapter.r is 0"),
+        (partial(LoRA, r=0), "model.adapter.r is 0, must be at least 1"),
+        (partial(LoRA, r=1.5), "model.adapter.r is 1.5, must be a whole number$"),
+        (partial(LoRA, r="8"), "model.adapter.r is '8', must be a whole number$"),
+        (partial(LoRA, alpha="8"), "model.adapter.alpha is '8', must be above 0$"),
+        (partial(LoRA, dropout="0.1"), "model.adapter.dropout is '0.1', must be at least 0 and below 1"),
         (partial(LoRA, target_modules=[]), r"model.adapter.target_modules is \[\]"),
         (partial(LoRA, dropout=1.0), "model.adapter.dropout is 1.0"),
     ],
@@ -300,6 +304,18 @@ def test_adapters_need_layers_that_are_there(folders):
         fitted(FedAvg(net, adapter=LoRA(target_modules=["query", "valeu"])), federation("bert"))
     with pytest.raises(ValueError, match="target_modules is null, which fits no layer of model.net MLP"):
         fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
+    with pytest.raises(ValueError, match=r"target_modules is \['LayerNorm'\], which fits no layer of model.net Tran"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules=["LayerNorm"])), federation("bert"))
+
+
+def test_other_errors_of_peft_are_passed_on():
+    """A rank that the groups of a convolution do not divide: the layer is there."""
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    method = FedAvg(net, adapter=LoRA(r=2, target_modules=["0"]), class_layer="3")
+    with pytest.raises(
+        ValueError, match=r"^model.adapter is LoRA\(r=2.*, which peft cannot add to model.net Seq.*rank.*: change"
+    ):
+        fitted(method, federation("vit"))
 
 
 @pytest.mark.parametrize(
