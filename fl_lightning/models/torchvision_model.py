@@ -95,7 +95,8 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> State:
         try:
             return load_file(file)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{key} is {file}, which is not a safetensors file ({error}): {cure}") from error
+            cure = "put it back from a copy, or save the net's state_dict() with safetensors.torch.save_file"
+            raise ValueError(f"{key} is {file}, which is not a safetensors file, or not all of it ({error}): {cure}") from error
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything in the unpickler

@@ -544,9 +544,15 @@ def test_a_file_of_something_else_is_refused_with_what_to_save(stored, message, 
 
 
 def test_files_that_are_no_safetensors_are_refused(tmp_path):
-    (tmp_path / "net.safetensors").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"model.initial_weights is .*net\.safetensors, .*not a safetensors file"):
-        fitted(FedAvg(MLP, initial_weights=str(tmp_path / "net.safetensors")), federation("vit"))
+    """Or only the beginning of one; the cure is of that format."""
+    path = tmp_path / "net.safetensors"
+    whole = safetensors.torch.save({"w": torch.ones(100)})
+    for stored in (b"no", whole[:200]):
+        path.write_bytes(stored)
+        with pytest.raises(
+            ValueError, match=r"model.initial_weights is .*net\.safetensors, .*not all of it .*safetensors.torch.sa"
+        ):
+            fitted(FedAvg(MLP, initial_weights=str(path)), federation("vit"))
 
 
 def test_libraries_nets_on_the_command_line(main, folders):
