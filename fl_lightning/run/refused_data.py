@@ -16,6 +16,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
+from fl_lightning.losses import WeightedCrossEntropy
 from fl_lightning.models import TransformersModel
 from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
@@ -23,12 +24,14 @@ from fl_lightning.robustness import Aggregation
 
 
 def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
-    """Refuse what needs one class for each sample, where samples have something else.
+    """Refuse what needs one class for each sample, where samples have something else, or weights of other classes.
 
     Raises:
-        ValueError: naming the method, the rule or the callback.
+        ValueError: naming the method, the rule, the callback or the loss.
     """
     if data.objective.tells_classes:
+        if isinstance(method.loss, WeightedCrossEntropy) and data.tasks is None:  # a head of a task can have fewer classes
+            method.loss.check_classes(len(data.classes))
         return
     refused = {
         f"model is {type(method).__name__}": method.needs.data.classes,
