@@ -251,6 +251,19 @@ def test_personal_is_a_key_of_every_method():
         assert torch.equal(one, other)
 
 
+def test_personal_weights_that_are_frozen_are_refused():
+    """All clients have the same; a pattern that also fits a trained weight stays."""
+    data = from_arrays(IMAGES[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH)
+    frozen = FedAvg(MLP, trained=["classifier.*"], personal=["features.*"])
+    with pytest.raises(
+        ValueError, match=r"^model.personal has 'features.\*', which fits only frozen weights .*: leave it out, or"
+    ):
+        fitted(frozen, data)
+    method = FedAvg(MLP, trained=["classifier.*"], personal=["*bias"], local_steps=1)
+    fitted(method, data, rounds=1)
+    assert [name for name in method.trained_names if method.is_personal(name)] == ["classifier.bias"]
+
+
 def test_a_timm_net_computes_what_timm_computes(tmp_path):
     """The class layer is ``classifier``; weights come from a file."""
     torch.manual_seed(2)
