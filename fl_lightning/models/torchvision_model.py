@@ -166,7 +166,7 @@ def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, fil
         if current[key].shape != state[key].shape:
             there, here = tuple(state[key].shape), tuple(current[key].shape)
             raise ValueError(f"model.net.weights is {file}, where {key} is {there} and must be {here}: {cure}")
-    check_finite_values(state, current, f"model.net.weights is {file}, where", cure)
+    check_finite_values(state, current, f"model.net.weights is {file}, where", "give an older file, or other weights")
     missing, unexpected = net.load_state_dict(state, strict=False)
     for key in missing:
         if key not in head:
