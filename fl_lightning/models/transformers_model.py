@@ -65,6 +65,7 @@ class TransformersModel(LibraryNet):
             kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
             settings = {"num_labels": num_classes}
         auto, settings = getattr(transformers, kind), {**settings, **(options or {})}
+        config: Any  # its class is known at run time
         with _loading(name, kind):
             config, ignored = transformers.AutoConfig.from_pretrained(name, **settings, return_unused_kwargs=True)
         if unknown := next((option for option in options or () if option in ignored), None):
