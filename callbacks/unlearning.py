@@ -52,7 +52,8 @@ class Unlearning(FederatedCallback):
             )
         if self.retrained is not None:
             self._retrained, _ = stored_weights(self.retrained, module.data.samples.input_record, _KEY)
-            check_same_net(self._retrained, module.net.state_dict(), _KEY, "give weights of this net")
+            holder = f"{_KEY} is {self.retrained}, which"
+            check_same_net(self._retrained, module.net.state_dict(), holder, "give weights of this net")
 
     def on_round_start(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if round == 1 and self.chooses:

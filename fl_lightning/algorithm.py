@@ -6,6 +6,7 @@ through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is t
 """
 
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatch
 from functools import reduce
 from typing import Any, Literal
 
@@ -518,6 +519,13 @@ def _check_settings(method: LocalTraining) -> None:
 def _check_personal(method: LocalTraining) -> None:
     names = [name for name, _ in (*method.net.named_parameters(), *method.net.named_buffers())]
     check_patterns("model.personal", method.personal, names)
+    changing = [name for name in names if name not in method.constant_names]
+    for pattern in method.personal:
+        if not any(fnmatch(name, pattern) for name in changing):
+            raise ValueError(
+                f"model.personal has {pattern!r}, which fits only frozen weights of model.net, the same at all clients: leave "
+                "it out, or train them with model.trained"
+            )
     if all(map(method.is_personal, global_tensors(method))):
         raise ValueError(
             f"model.personal is {list(method.personal)}, which leaves no weight of model.net to share: use "

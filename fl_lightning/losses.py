@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_each, check_list, check_range
+from fl_lightning.checks import check_each, check_list, check_range, counted
 from fl_lightning.functional import (
     balanced_class_weights,
     calibrated_cross_entropy,
@@ -140,7 +140,7 @@ class WeightedCrossEntropy(Loss):
             equally, :func:`fl_lightning.functional.balanced_class_weights`.
 
     Raises:
-        ValueError: if a weight is negative; in round 1, if there are fewer or more weights than classes.
+        ValueError: if a weight is negative; before round 1, if there are fewer or more weights than classes.
     """
 
     needs_classes = True
@@ -152,17 +152,25 @@ class WeightedCrossEntropy(Loss):
         self.uses_label_counts = class_weights is None
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        self.check_classes(logits.shape[-1])
         if self.class_weights is None:
             weights = balanced_class_weights(label_counts)
-        elif len(self.class_weights) == logits.shape[-1]:
+        else:
             # Filled on the device: no CUDA graph can record a copy from the host.
             weights = torch.stack([torch.full((), weight, device=logits.device) for weight in self.class_weights])
-        else:
+        return weighted_cross_entropy(logits, target, weights, reduction="none")
+
+    def check_classes(self, num_classes: int) -> None:
+        """Refuse weights of another number of classes.
+
+        Raises:
+            ValueError: naming both numbers.
+        """
+        if self.class_weights is not None and len(self.class_weights) != num_classes:
             raise ValueError(
-                f"model.loss.class_weights has {len(self.class_weights)} weights, the net gives {logits.shape[-1]} classes: "
+                f"model.loss.class_weights has {counted(len(self.class_weights), 'weight')}, there are {num_classes} classes: "
                 "give one a class"
             )
-        return weighted_cross_entropy(logits, target, weights, reduction="none")
 
     def __repr__(self) -> str:
         given = "" if self.class_weights is None else f"class_weights={list(self.class_weights)}"

@@ -105,10 +105,20 @@ def test_clients_follow_class_weights(engine, class_weights):
         (lambda: WeightedCrossEntropy([1.0, -1.0]), r"model\.loss\.class_weights .*-1\.0"),
         (
             lambda: WeightedCrossEntropy([1.0])(torch.zeros(1, 3), torch.tensor([0]), torch.ones(3)),
-            r"^model\.loss\.class_weights has 1 weights, the net gives 3 classes: give one a class$",
+            r"^model\.loss\.class_weights has 1 weight, there are 3 classes: give one a class$",
         ),
     ],
 )
 def test_class_weights_that_do_not_fit_are_refused(make, message):
+    """Where they are called; a fit asks before round 1, and not in a client."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_class_weights_of_another_number_of_classes_are_refused_before_round_1():
+    """As the net is built: no client has begun, and the line is not about one."""
+    method = FedAvg(nn.Linear(2, 3), loss=WeightedCrossEntropy([1.0, 2.0]))
+    method.federation = from_arrays(torch.ones(6, 2), torch.arange(6) % 3, [range(6)])
+    method.federation.setup()
+    with pytest.raises(ValueError, match=r"^model\.loss\.class_weights has 2 weights, there are 3 classes: give one a class$"):
+        method.configure_model()

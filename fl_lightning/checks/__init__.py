@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
 
@@ -104,7 +105,7 @@ def in_code_of(key: str, given: object) -> Iterator[None]:
 
 
 def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpack[Limits]) -> None:
-    """Refuse a number outside of its range; None and NaN are outside of any.
+    """Refuse a number outside of its range; None, NaN and texts are outside of any.
 
     >>> check_range("model.mu", -1, at_least=0, hint="0 is FedAvg")
     Traceback (most recent call last):
@@ -120,7 +121,25 @@ def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpa
         ArgumentError: if the value is outside; a ValueError.
     """
     if not _within(value, limits):
-        raise ArgumentError(key, f"is {value}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
+        raise ArgumentError(key, f"is {_shown(value)}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
+
+
+def check_whole(key: str, value: int, *, hint: str = "", **limits: Unpack[Limits]) -> None:
+    """Refuse what is not a whole number, or one outside of its range.
+
+    >>> check_whole("model.adapter.r", 1.5, at_least=1)
+    Traceback (most recent call last):
+    fl_lightning.checks.ArgumentError: model.adapter.r is 1.5, must be a whole number
+
+    Args:
+        key, value, at_least, above, at_most, below, hint: as in :func:`check_range`.
+
+    Raises:
+        ArgumentError: a ValueError.
+    """
+    if not isinstance(value, Integral):
+        raise ArgumentError(key, f"is {_shown(value)}, must be a whole number{f': {hint}' if hint else ''}")
+    check_range(key, value, hint=hint, **limits)
 
 
 def check_each(key: str, values: Iterable[float], *, hint: str = "", **limits: Unpack[Limits]) -> None:
@@ -150,7 +169,16 @@ def check_each(key: str, values: Iterable[float], *, hint: str = "", **limits: U
 
 
 def _within(value: float | None, limits: Limits) -> bool:
-    return value is not None and all(_COMPARISONS[name][0](value, limit) for name, limit in limits.items())
+    return (
+        value is not None
+        and not isinstance(value, str)
+        and all(_COMPARISONS[name][0](value, limit) for name, limit in limits.items())
+    )
+
+
+def _shown(value: object) -> str:
+    """As it is, but a text in quotes: it can look like a number."""
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def _in_words(limits: Limits) -> str:

@@ -35,7 +35,8 @@ _INSTEAD = {  # of values that are not supported
 }
 # The error of the type, among several, whose class is given: the key of its option, if known, and the message.
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
-_NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel"}  # by library, for model.net LIBRARY.NAME
+# By library, for model.net LIBRARY.NAME.
+_NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel", "torchvision.models": "TorchvisionModel"}
 _NO_CLASS = r"Expected a dot import path string:(?: \S+)?"
 _NUMBER = r"[-+]?\d*\.?\d+"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
@@ -71,11 +72,11 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
 
 
 def _written_out(arguments: Sequence[str]) -> Iterator[str]:
-    """A command line with ``--model.net timm.NAME`` as the class and its name."""
+    """A command line with ``--model.net LIBRARY.NAME`` as the class and its name."""
     for before, word in pairwise(["", *arguments]):
         option, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
-        library, _, name = value.partition(".")
-        if option == "--model.net" and library in _NETS_OF and name:
+        library = next((library for library in _NETS_OF if value.startswith(f"{library}.")), None)
+        if option == "--model.net" and library is not None and (name := value.removeprefix(f"{library}.")):
             yield from (f"{option}=" * bool(equals) + _NETS_OF[library], "--model.net.name", name)
         else:
             yield word

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
@@ -101,11 +101,20 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
         cure = f"leave out {texts[0]!r}, which is a text" if texts else "give from_dataset one that pads samples to one shape"
         raise ValueError(f"collate does not make a batch of all samples ({first_line(error)}): {cure}") from error
     if names:
-        if len(names) != len(rows):
-            raise ValueError(f"{len(names)} targets are names, and {len(rows) - len(names)} numbers: give all one kind")
+        other = next((position for position, row in enumerate(rows) if not isinstance(_target(row), str)), None)
+        if other is not None:
+            given = _target(rows[other])
+            raise ValueError(
+                f"{len(names)} targets are names, but that of sample {other} is {given!r}: give all one kind, or leave it out"
+            )
         targets = names
-    parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     tensors = {name: torch.as_tensor(part) for name, part in inputs.items()} if isinstance(inputs, dict) else inputs
+    lengths = {len(part) if np.ndim(part) > 0 else 0 for part in (*tree_leaves(tensors), targets)}
+    if lengths != {len(rows)}:
+        raise ValueError(
+            f"collate makes {min(lengths)} rows of {len(rows)} samples: give from_dataset one that makes a row of each sample"
+        )
+    parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
 
 
@@ -139,6 +148,10 @@ def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
     if isinstance(clients, Mapping):
         return list(clients.values())
+    if isinstance(clients, str):
+        raise ValueError(
+            f"clients is {clients!r}, must name the client of every sample: give the column itself, such as train[{clients!r}]"
+        )
     if len(clients) == 0:
         raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
     if isinstance(clients, Tensor):
@@ -164,6 +177,10 @@ def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
 
 
 def _sized(name: str, samples: TorchDataset) -> Sized:
+    if isinstance(samples, Mapping):
+        raise ValueError(
+            f"{name} is {type(samples).__name__}, which has several datasets, {', '.join(map(str, samples))}: give one of them"
+        )
     if not isinstance(samples, Sized):
         raise ValueError(f"{name} is {type(samples).__name__}, whose length is unknown: give a dataset with indices")
     return samples

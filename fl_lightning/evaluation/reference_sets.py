@@ -23,14 +23,15 @@ def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, So
     """The sources of reference sets by name.
 
     Raises:
-        ValueError: if there is none, or a name is not one word.
+        FileNotFoundError: if a source is an archive that does not exist.
+        ValueError: if there is none, a name is not one word, or a source is neither an object nor the name of one.
     """
     if not sets:
         raise ValueError(f"{key} is empty: give a source by name")
     for name in sets:
         if not re.fullmatch(r"\w+", name):
             raise ValueError(f"{key} has {name!r}, must be one word of letters, digits and _: rename it")
-    return {name: open_source(source) for name, source in sets.items()}
+    return {name: open_source(source, f"{key}.{name}") for name, source in sets.items()}
 
 
 def held_references(

@@ -10,6 +10,7 @@ from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.library_net import LibraryNet
+from fl_lightning.models.network import Network
 from fl_lightning.module import FederatedModule, restore_weights
 from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 from fl_lightning.run.saved_run import build_run, run_config
@@ -64,7 +65,7 @@ def _write_merged(method: FederatedModule, folder: Path) -> str:
 
 
 def _write_trained(method: FederatedModule, folder: Path) -> str:
-    net, trained = method.net, method.trained_names
+    net, trained, name = method.net, method.trained_names, _name_of(method)
     if method.adapter is None:
         frozen = dict(net.named_parameters()).keys() - trained
         _write(
@@ -73,7 +74,7 @@ def _write_trained(method: FederatedModule, folder: Path) -> str:
         return "trained.safetensors"
     if isinstance(net, LibraryNet):
         net, trained = net.whole(), {net.library_name(name) for name in trained}
-    method.adapter.save(net, trained, folder)
+    method.adapter.save(net, trained, folder, name)
     return "adapter_model.safetensors"
 
 
@@ -101,7 +102,7 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     measured = _scalars(run, round)
     rows = [
         ("method", f"{type(method).__name__}, {method.loss!r}"),
-        ("net", type(method.net).__name__),
+        ("net", " ".join(filter(None, (type(method.net).__name__, _name_of(method))))),
         ("trained", trained),
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
         ("weights of round", str(round)),
@@ -121,6 +122,11 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{_usage(method, weights)}\n"
 
 
+def _name_of(method: FederatedModule) -> str | None:
+    """The name of the net in its library, if it was given by name."""
+    return method.net.name if isinstance(method.net, Network) else None
+
+
 def _usage(method: FederatedModule, weights: Weights) -> str:
     if weights == "merged":
         with_library = f"`{method.net.reading}` reads this folder. " if isinstance(method.net, LibraryNet) else ""
@@ -129,8 +135,9 @@ def _usage(method: FederatedModule, weights: Weights) -> str:
             "`--model.initial_weights model.safetensors`, without an adapter."
         )
     if method.adapter is not None:
+        named = f", {name}," if (name := _name_of(method)) else ""
         return (
-            "`adapter_model.safetensors` has only the trained weights. Add them to the initial net with "
+            f"`adapter_model.safetensors` has only the trained weights. Add them to the initial net{named} with "
             "`peft.PeftModel.from_pretrained(net, FOLDER)`."
         )
     return (

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl_lightning.checks import check_list, check_range
+from fl_lightning.checks import check_list, check_range, check_whole, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import class_layer
@@ -44,13 +44,14 @@ class Adapter(ABC):
         """A copy of a net with this adapter, without it: it is added to the weights that it adapts."""
 
     @abstractmethod
-    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         """Write what was trained in a net with this adapter, in the format of the library that makes it.
 
         Args:
             net: with the names of the net that is to be adapted again.
             trained: names of the weights.
             folder: there is one. Weights are in ``adapter_model.safetensors``.
+            name: of the net in its library, if it has one.
 
         Raises:
             ValueError: if the format cannot hold them.
@@ -82,7 +83,7 @@ class LoRA(Adapter):
         target_modules: Sequence[str] | Literal["all-linear"] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        check_range("model.adapter.r", r, at_least=1)
+        check_whole("model.adapter.r", r, at_least=1)
         check_range("model.adapter.dropout", dropout, at_least=0, below=1, hint="0 drops nothing")
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
@@ -108,7 +109,12 @@ class LoRA(Adapter):
         try:
             peft.inject_adapter_in_model(self._config(targets), adapted)
         except (ValueError, TypeError) as error:
-            raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
+            if re.search("target.modules?", str(error), re.IGNORECASE):
+                raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
+            raise ValueError(
+                f"model.adapter is {self!r}, which peft cannot add to model.net {type(net).__name__} ({first_line(error)}): "
+                "change its values, or name other layers as target_modules"
+            ) from error
         for name, weight in net.named_parameters():
             weight.requires_grad_("lora_" in name)
 
@@ -119,7 +125,7 @@ class LoRA(Adapter):
             net.set_submodule(name, layer.get_base_layer())
         return net
 
-    def save(self, net: nn.Module, trained: Collection[str], folder: Path) -> None:
+    def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         from safetensors.torch import save_file
 
         state, adapted = net.state_dict(), _adapted(net)
@@ -131,6 +137,7 @@ class LoRA(Adapter):
             )
         config = self._config([*adapted])
         config.modules_to_save, config.inference_mode = whole or None, True
+        config.base_model_name_or_path = name
         config.save_pretrained(str(folder))
         kept = {name: t for name, t in state.items() if "lora_" in name or name.rpartition(".")[0] in whole}
         # In memory of their own, as safetensors requires, and without the name of the adapter, as peft stores them.

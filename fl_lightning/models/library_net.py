@@ -16,13 +16,14 @@ class LibraryNet(Network, ABC):
     Args:
         net: changed in place.
         head: the name of its class layer.
+        name: the library's name of the net.
     """
 
-    def __init__(self, net: nn.Module, head: str) -> None:
+    def __init__(self, net: nn.Module, head: str, name: str) -> None:
         super().__init__()
         self.classifier = net.get_submodule(head)
         net.set_submodule(head, nn.Identity())
-        self.features, self._head = net, head
+        self.features, self._head, self.name = net, head, name
 
     def whole(self) -> nn.Module:
         """A copy of the library's net, with its class layer and the library's names."""

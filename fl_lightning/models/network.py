@@ -17,6 +17,8 @@ class Network(nn.Module):
 
     features: Any  # of a subclass: a module or a method
     classifier: Any
+    name: str | None = None
+    """The name of a net by name, in its library."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.classifier(self.features(inputs))

@@ -58,7 +58,7 @@ class TimmModel(LibraryNet):
         layer = next(path for path, module in net.named_modules() if module is head)
         if weights is not None and state is not None:
             load_all_but_class_layer(net, state, layer, weights)
-        super().__init__(net, layer)
+        super().__init__(net, layer, name)
 
     def save(self, folder: Path) -> None:
         from timm.models import save_for_hf

@@ -12,6 +12,7 @@ from torchvision.models import SqueezeNet, get_model, list_models
 
 from fl_lightning.checks import check_file
 from fl_lightning.checks.extras import needing_extra
+from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import Network, check_colour
 
 # Auxiliary heads would make the outputs in train mode a tuple.
@@ -19,13 +20,14 @@ _NO_AUXILIARY_HEADS = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
+_WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before the names of a net
 
 
 class TorchvisionModel(Network):
     """A classification model of torchvision with a class layer for ``num_classes``.
 
     Its last linear layer is ``classifier``, everything before it ``features``; of a SqueezeNet, ``classifier`` is the final
-    layers.
+    layers. ``--model.net torchvision.models.NAME`` is short for it.
 
     Args:
         input_shape: (3, height, width).
@@ -49,6 +51,7 @@ class TorchvisionModel(Network):
         weights: str | None = None,
     ) -> None:
         super().__init__()
+        self.name = name
         known = list_models(module=torchvision.models)
         if name not in known:
             close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0)[0]
@@ -73,7 +76,7 @@ class TorchvisionModel(Network):
             self.features = net
 
 
-def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tensor]:
+def read_state_dict(file: str, key: str = "model.net.weights") -> State:
     """The state dict in a local file of torch, or of safetensors where it is named so. Code in a file never runs.
 
     Args:
@@ -92,7 +95,8 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tens
         try:
             return load_file(file)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{key} is {file}, which is not a safetensors file ({error}): {cure}") from error
+            cure = "put it back from a copy, or save the net's state_dict() with safetensors.torch.save_file"
+            raise ValueError(f"{key} is {file}, which is not a safetensors file, or not all of it ({error}): {cure}") from error
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything in the unpickler
@@ -102,7 +106,42 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> dict[str, Tens
     return state
 
 
-def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_layer: str, file: str) -> None:
+def check_finite_values(stored: State, present: State, where: str, cure: str) -> None:
+    """Refuse stored weights with values that are not finite. What is not finite in the net itself may be so.
+
+    Args:
+        stored, present: tensors by name, of the file and of the net that takes them; compared where both have the name.
+        where: the beginning of the message, such as ``ckpt_path holds a net where``.
+        cure: what to do.
+
+    Raises:
+        ValueError: naming the first such weight or buffer.
+    """
+    for name in sorted(stored.keys() & present.keys()):
+        # Values that start as NaN, such as those of a table to be filled, can be NaN.
+        if present[name].isfinite().all() and not stored[name].isfinite().all():
+            raise ValueError(f"{where} {name} has values that are not finite: {cure}")
+
+
+def check_no_wrapper(stored: State, present: State, holder: str) -> None:
+    """Refuse the weights of a net in ``DataParallel`` or ``torch.compile``, which begin all names with ``module.`` or so.
+
+    Args:
+        stored, present: tensors by name, of the file and of the net.
+        holder: the beginning of the message: the option and the file.
+
+    Raises:
+        ValueError: naming the prefix.
+    """
+    for prefix in _WRAPPERS:
+        if stored and all(name.startswith(prefix) for name in stored) and not any(name.startswith(prefix) for name in present):
+            raise ValueError(
+                f"{holder} holds names that all begin with {prefix}, as of a wrapped net: remove this from them, or save the "
+                "state_dict() of the net in the wrapper"
+            )
+
+
+def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, file: str) -> None:
     """Load weights into a net of torchvision; its class layer too, if the file has one of that size.
 
     Args:
@@ -112,11 +151,12 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
         file: the file of ``state``, for the errors.
 
     Raises:
-        ValueError: if a name is missing, unknown or of another shape, other than in the class layer.
+        ValueError: if a name is missing, unknown or of another shape, other than in the class layer, or a value is not finite.
     """
     for key in list(state):  # torchvision's files of DenseNets have names from before PyTorch 0.4
         state[re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key)] = state.pop(key)
     current = net.state_dict()
+    check_no_wrapper(state, current, f"model.net.weights is {file}, which")
     head = [key for key in current if key.startswith(f"{class_layer}.")]
     if not all(key in state and state[key].shape == current[key].shape for key in head):
         for key in head:
@@ -126,6 +166,7 @@ def load_all_but_class_layer(net: nn.Module, state: dict[str, Tensor], class_lay
         if current[key].shape != state[key].shape:
             there, here = tuple(state[key].shape), tuple(current[key].shape)
             raise ValueError(f"model.net.weights is {file}, where {key} is {there} and must be {here}: {cure}")
+    check_finite_values(state, current, f"model.net.weights is {file}, where", "give an older file, or other weights")
     missing, unexpected = net.load_state_dict(state, strict=False)
     for key in missing:
         if key not in head:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fl_lightning.checks import first_line
+from fl_lightning.checks import did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.foreign_net import accept_foreign
@@ -17,6 +17,12 @@ from fl_lightning.models.library_net import LibraryNet
 _BESIDE_HEAD = ("pooler", "pre_classifier")  # layers that a net without a class layer may lack as well
 # Names of the class layer in nets of transformers.
 _HEADS = ("classifier", "score", "classification_head", "lm_head", "embed_out")
+
+_FITTING = {  # by kind, what to do about a model of another kind
+    "AutoModelForCausalLM": "give a causal language model, such as gpt2, or leave model.net.causal out",
+    "AutoModelForImageClassification": "give a model of images, such as google/vit-base-patch16-224, as the data has images",
+    "AutoModelForSequenceClassification": "give a model of texts, such as google-bert/bert-base-uncased, or data of images",
+}
 
 
 class TransformersModel(LibraryNet):
@@ -37,8 +43,8 @@ class TransformersModel(LibraryNet):
 
     Raises:
         ModuleNotFoundError: without the library.
-        ValueError: if the model cannot be loaded, weights of other layers are missing, it has no class layer of a known
-            name, or it has another number of tokens than the data.
+        ValueError: if the model cannot be loaded or lacks an option, weights of other layers are missing, it has no class layer
+            of a known name, or it has another number of tokens than the data.
     """
 
     def __init__(
@@ -52,7 +58,6 @@ class TransformersModel(LibraryNet):
     ) -> None:
         with needing_extra("transformers", "model.net TransformersModel"):
             import transformers
-            import transformers.utils.logging
         of_images = "pixel_values" in input_shape if isinstance(input_shape, dict) else len(input_shape) == 3
         if causal:
             kind, settings = "AutoModelForCausalLM", {"use_cache": False, **({} if pretrained else {"vocab_size": num_classes})}
@@ -60,21 +65,22 @@ class TransformersModel(LibraryNet):
             kind = "AutoModelForImageClassification" if of_images else "AutoModelForSequenceClassification"
             settings = {"num_labels": num_classes}
         auto, settings = getattr(transformers, kind), {**settings, **(options or {})}
-        try:
-            with _quiet(transformers.utils.logging):
-                config = transformers.AutoConfig.from_pretrained(name, **settings)
-                if pretrained:
-                    # Only safetensors: a pickle can run code.
-                    net, loaded = auto.from_pretrained(
-                        name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
-                    )
-                else:
-                    net, loaded = auto.from_config(config), {}
-        except Exception as error:  # of the hub, of the configuration, of any of its nets
-            cure = "check the name and model.net.options, or, without a network, give a local folder"
-            if Path(name).is_dir():
-                cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
-            raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
+        config: Any  # its class is known at run time
+        with _loading(name, kind):
+            config, ignored = transformers.AutoConfig.from_pretrained(name, **settings, return_unused_kwargs=True)
+        if unknown := next((option for option in options or () if option in ignored), None):
+            raise ValueError(
+                f"model.net.options has {unknown!r}, which {type(config).__name__} of {name} does not have: "
+                f"{did_you_mean(unknown, config.to_dict(), otherwise='remove it')}"
+            )
+        with _loading(name, kind):
+            if pretrained:
+                # Only safetensors: a pickle can run code.
+                net, loaded = auto.from_pretrained(
+                    name, config=config, ignore_mismatched_sizes=True, use_safetensors=True, output_loading_info=True
+                )
+            else:
+                net, loaded = auto.from_config(config), {}
         head = next((attribute for attribute in _HEADS if isinstance(getattr(net, attribute, None), nn.Module)), None)
         if head is None:
             raise ValueError(
@@ -95,7 +101,8 @@ class TransformersModel(LibraryNet):
         if causal and getattr(config.get_text_config(), "final_logit_softcapping", None):  # it would act on the features
             raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
-        super().__init__(net, head)
+        super().__init__(net, head, name)
+        self.causal = causal
         accept_foreign(net)
 
     def _read(self, stored: State) -> State:
@@ -120,6 +127,23 @@ class TransformersModel(LibraryNet):
     @property
     def reading(self) -> str:
         return f"transformers.{type(self.features).__name__}.from_pretrained(FOLDER)"
+
+
+@contextmanager
+def _loading(name: str, kind: str) -> Iterator[None]:
+    """One line, with the cure, for any error of transformers in the block."""
+    import transformers.utils.logging
+
+    try:
+        with _quiet(transformers.utils.logging):
+            yield
+    except Exception as error:  # of the hub, of the configuration, of any of its nets
+        cure = "check the name and model.net.options, or, without a network, give a local folder"
+        if str(error).startswith("Unrecognized configuration class"):
+            cure = _FITTING[kind]
+        elif Path(name).is_dir():
+            cure = "give a folder that save_pretrained has written, with config.json and weights as safetensors"
+        raise ValueError(f"model.net.name is {name}, which {kind} cannot load ({first_line(error)}): {cure}") from error
 
 
 @contextmanager

@@ -15,20 +15,25 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted, first_line
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import type_names
+from fl_lightning.data.samples import are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.data.token_ids import check_token_ids
+from fl_lightning.losses import WeightedCrossEntropy
+from fl_lightning.models import TransformersModel
+from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
 
 def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
-    """Refuse what needs one class for each sample, where samples have something else.
+    """Refuse what needs one class for each sample, where samples have something else, or weights of other classes.
 
     Raises:
-        ValueError: naming the method, the rule or the callback.
+        ValueError: naming the method, the rule, the callback or the loss.
     """
     if data.objective.tells_classes:
+        if isinstance(method.loss, WeightedCrossEntropy) and data.tasks is None:  # a head of a task can have fewer classes
+            method.loss.check_classes(len(data.classes))
         return
     refused = {
         f"model is {type(method).__name__}": method.needs.data.classes,
@@ -61,6 +66,10 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"data.source has the single class {data.classes[0]!r}, so there is nothing to distinguish: check data.root "
             "and the labels, or name all classes"
         )
+    if isinstance(objective, NextToken) and isinstance(net, TransformersModel) and not net.causal:
+        raise ValueError(
+            f"model.net.causal is false, with which the net is a classifier, but data.source has {objective!r}: set it to true"
+        )
     inputs = data.first_inputs(1)
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
@@ -80,7 +89,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
                 f"model.net takes images of {wanted[0]}x{wanted[1]}, the data gives {height}x{width}: add "
                 "fl_lightning.data.Resize to data.augment, or build the net for this size"
             ) from error
-        raise _misfit(data, inputs, error) from error
+        raise _misfit(net, data, inputs, error) from error
     finally:
         hook.remove()
     check_token_ids("data.source", net, data.samples)
@@ -114,8 +123,14 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         )
 
 
-def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> ValueError:
+def _misfit(net: nn.Module, data: FederatedDataModule, inputs: NetInputs, error: Exception) -> ValueError:
     """The line for inputs with which a net fails."""
+    length, longest = _length_of_ids(inputs), _positions_of(net)
+    if length is not None and longest is not None and length > longest:
+        return ValueError(
+            f"model.net takes at most {longest} tokens a sample, the data gives {length}: shorten the texts, or choose "
+            "a net with more positions"
+        )
     reason, given = first_line(error), f"of shape {data.input_shape}"
     if isinstance(error, LookupError | AttributeError):  # their texts name only what is missing
         reason = f"{type(error).__name__}: {reason}"
@@ -124,9 +139,23 @@ def _misfit(data: FederatedDataModule, inputs: NetInputs, error: Exception) -> V
     cure = "choose one that fits the data"
     if isinstance(inputs, dict):
         cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
+    elif isinstance(error, IndexError):  # of a table, in which whole numbers are looked up
+        cure = f"{cure}, with embeddings for all tokens and positions"
     elif data.samples.inputs_are_whole:
         cure = f"{cure}, or give floats"
     return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
+
+
+def _length_of_ids(inputs: NetInputs) -> int | None:
+    """Tokens of a sample, if its inputs are token ids."""
+    ids = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    return ids.shape[1] if isinstance(ids, Tensor) and are_whole(ids) and ids.ndim == 2 else None
+
+
+def _positions_of(net: nn.Module) -> int | None:
+    """The longest text that a net of transformers takes, if its configuration tells it."""
+    config = next((layer.config for layer in net.modules() if hasattr(layer, "config")), None)
+    return getattr(config, "max_position_embeddings", None)
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:

@@ -8,7 +8,7 @@ from fl_lightning.checks import check_file
 from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_inputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.library_net import LibraryNet
-from fl_lightning.models.torchvision_model import read_state_dict
+from fl_lightning.models.torchvision_model import check_finite_values, check_no_wrapper, read_state_dict
 from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
 
 _KEY = "model.initial_weights"
@@ -32,13 +32,15 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
         FileNotFoundError: if there is no such file.
         ValueError: if it is neither, or of another net.
     """
+    holder = f"{_KEY} is {path}, which"
     stored, round = stored_weights(path, given)
+    check_no_wrapper(stored, method.net.state_dict(), holder)
     if isinstance(method.net, LibraryNet):
         stored = method.net.our_names(stored)
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.with_server_parts(method.begin_with(stored))
-    check_same_net(stored, method.net.state_dict(), _KEY, "give weights of this net")
+    check_same_net(stored, method.net.state_dict(), holder, "give weights of this net")
     method.net.load_state_dict(stored)
     return {"file": path, "round": round}
 
@@ -59,7 +61,7 @@ def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tup
         return read_state_dict(path, key), None
     if (weights := plain_weights(path)) is not None:
         return weights, None
-    checkpoint = read_checkpoint(path, key)
+    checkpoint = read_checkpoint(path, key, or_else="save a net's state_dict() by itself with torch.save")
     if given is not None:
         try:
             check_same_inputs(recorded_inputs(checkpoint), given, key)
@@ -68,11 +70,12 @@ def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tup
     return part_of(checkpoint["state_dict"], "net"), checkpoint["global_step"]
 
 
-def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
+def check_same_net(stored: State, present: State, holder: str, cure: str) -> None:
     """A one-line error instead of the many lines of ``load_state_dict``.
 
     Args:
-        stored, present: tensors by name, from the option ``key`` and in the net.
+        stored, present: tensors by name, from a file and in the net.
+        holder: the beginning of the message: the option and the file, such as ``ckpt_path is last.ckpt, which``.
         cure: what to do if they differ.
 
     Raises:
@@ -81,7 +84,5 @@ def check_same_net(stored: State, present: State, key: str, cure: str) -> None:
     for name in sorted(stored.keys() | present.keys()):
         there, here = (tuple(state[name].shape) if name in state else "missing" for state in (stored, present))
         if there != here:
-            raise ValueError(f"{key} holds another net: {name} is {there} there and {here} here: {cure}")
-        # Values that start as NaN, such as those of a table to be filled, can be NaN.
-        if present[name].isfinite().all() and not stored[name].isfinite().all():
-            raise ValueError(f"{key} holds a net with values of {name} that are not finite: give an older checkpoint")
+            raise ValueError(f"{holder} holds another net: {name} is {there} there and {here} here: {cure}")
+    check_finite_values(stored, present, f"{holder} holds a net where", "give an older checkpoint, or other weights")

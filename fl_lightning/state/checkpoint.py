@@ -73,11 +73,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path)
 
 
-def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dict[str, Any]:
+def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path", or_else: str = "") -> dict[str, Any]:
     """A checkpoint of a run, its tensors on the CPU.
 
     Args:
         key: the option that gives the path, for messages.
+        or_else: a cure for a file of something else, where the option takes more than checkpoints.
 
     Raises:
         OSError: if the file cannot be opened.
@@ -88,10 +89,8 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
     try:
         checkpoint = checked_load(path)
     except ValueError as error:
-        raise ValueError(
-            f"{key} is {path}, which is not a checkpoint that can be read ({error}): give an older one, or put it back "
-            "from a copy"
-        ) from error
+        cure = f"give one of a run, or {or_else}" if or_else else "give an older one, or put it back from a copy"
+        raise ValueError(f"{key} is {path}, which is not a checkpoint that can be read ({error}): {cure}") from error
     if isinstance(layout := _layout(checkpoint), int) and layout != LAYOUT:
         other, update = ("a later", "update fl-lightning, or ") if layout > LAYOUT else ("an earlier", "")
         raise ValueError(
@@ -105,7 +104,8 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path") -> dic
         or _first_misfit(checkpoint["state_dict"], dict.fromkeys(checkpoint["state_dict"], Tensor), "state_dict.")
     )
     if misfit is not None:
-        raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): give a checkpoint of one")
+        cure = f"give a checkpoint of one{or_else and f', or {or_else}'}"
+        raise ValueError(f"{key} is {path}, which no run of fl-lightning wrote ({misfit}): {cure}")
     if stored_digest(path) is None:
         raise ValueError(
             f"{key} is {path}, which has lost the digest of its run: give an older one, or put it back from a copy"

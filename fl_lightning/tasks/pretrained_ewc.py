@@ -40,7 +40,7 @@ class PretrainedEWC(L2SP):
 
     def __init__(self, source: str | Source, penalty: float = 100.0, root: str | None = None) -> None:
         super().__init__(penalty)
-        self.source, self.root = open_source(source), root
+        self.source, self.root = open_source(source, "model.tasks.source"), root
         self._samples: ReferenceSamples
 
     def begin_run(self) -> None:

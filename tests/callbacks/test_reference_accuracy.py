@@ -245,6 +245,9 @@ def test_a_resumed_run_mixes_with_the_same_start(monkeypatch, tmp_path):
     [
         (lambda: WiseFT({}), "WiseFT.sets is empty: give a source by name"),
         (lambda: WiseFT({"test": OLD}), "WiseFT.sets has test, which is the federation's own"),
+        (lambda: WiseFT({"old": 3}), "^WiseFT.sets.old is 3, must be a source or the name of one: give 'digits'"),
+        (lambda: WiseFT({"old": "nope"}), "^WiseFT.sets.old is 'nope', neither digits, .*: try one of "),
+        (lambda: WiseFT({"old": "EMNIST"}), "^WiseFT.sets.old is EMNIST, a set of several splits"),
         (lambda: WiseFT({"old": OLD}, [1.5]), "WiseFT.shares .*1.5"),
     ],
 )

@@ -58,6 +58,7 @@ def test_clients_have_names(clients):
     ("clients", "message"),
     [
         ([], "clients is empty"),
+        ("hospital", r"^clients is 'hospital', must name the client of every sample: .* train\['hospital'\]$"),
         (["a", "b"], "clients names the client of 2 samples, there are 5"),
         ([0.5, 1, 1, 0, 1], "clients names .*0.5.* for sample 0, must be a whole number or a text"),
         (np.array(["a", None, "a", "b", "b"], dtype=object), "clients names None for sample 1"),
@@ -272,7 +273,10 @@ def test_names_of_classes_do_not_reach_a_collate():
             r"collate does not make a batch of all samples \(no pad\): leave out 'text', which is a text",
         ),
         ([{"input_ids": [4], "label": 0}], "collate does not make a batch .*: give from_dataset one that pads"),
-        ([{"input_ids": [4], "label": "a"}, {"input_ids": [4], "label": 0}], "1 targets are names, and 1 numbers"),
+        (
+            [{"input_ids": [4], "label": "a"}, {"input_ids": [4], "label": 0}],
+            "1 targets are names, but that of sample 1 is 0: give",
+        ),
     ],
 )
 def test_a_collate_that_fails_is_named(samples, message):
@@ -285,6 +289,29 @@ def test_a_collate_that_fails_is_named(samples, message):
 
     with pytest.raises(ValueError, match=message):
         from_dataset(Pairs(*samples), [[0]], collate=stacked)
+
+
+def test_a_collate_that_drops_samples_is_named():
+    """Which was reported of ``clients``."""
+    samples = Pairs(*({"input_ids": [row], "label": 0} for row in range(5)))
+    with pytest.raises(ValueError, match=r"^collate makes 3 rows of 5 samples: give from_dataset one that makes a row of each"):
+        from_dataset(samples, [[0]], collate=lambda rows: padded(rows[:3]))
+
+
+def test_several_datasets_in_one_are_refused():
+    """A ``DatasetDict`` of Hugging Face is a dict."""
+    with pytest.raises(ValueError, match="^train is dict, which has several datasets, train, test: give one of them$"):
+        from_dataset({"train": Pairs(), "test": Pairs()}, [[0]])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_missing_name_of_a_class_is_named(row, missing):
+    """With its row, also the first one; as data frames hold it."""
+    names = np.array(["a", "b", "a", "b", "b"], dtype=object)
+    names[row] = missing
+    with pytest.raises(ValueError, match=f"^data.source has targets {missing} for sample {row}, must be the name of a class: "):
+        from_arrays(X, names, [range(5)])
 
 
 def test_lists_in_dicts_are_rows():

@@ -809,6 +809,16 @@ def test_torchvision_weights_of_another_model_are_named(torch_file):
         TorchvisionModel((3, 64, 64), 7, "shufflenet_v2_x0_5", weights=torch_file(other.state_dict()))
 
 
+def test_torchvision_weights_that_are_not_finite_are_named(torch_file):
+    """Of a run that diverged, say; the message names the first weight."""
+    state = torchvision.models.squeezenet1_1(num_classes=7).state_dict()
+    state["features.3.squeeze.bias"][2] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"^model.net.weights is .*, where features.3.squeeze.bias has values .*: give an older"
+    ):
+        TorchvisionModel((3, 64, 64), 7, "squeezenet1_1", weights=torch_file(state))
+
+
 def test_auxiliary_heads_in_a_file_are_left_out(torch_file):
     """torchvision's files of GoogLeNet and Inception hold auxiliary heads, which the net is built without."""
     plain = torchvision.models.googlenet(num_classes=7, aux_logits=False, init_weights=False).eval()

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import safetensors.torch
 import torch
+import torchvision
 from options import NO_PICTURES
 from torch import nn
 
@@ -199,6 +200,48 @@ def test_causal_models_need_the_tokens_of_the_data(folders):
     assert net(IDS[:4, :-1]).shape == (4, 7, 50)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (
+            "bert",
+            {},
+            r"^model.net takes at most 16 tokens a sample, the data gives 20: shorten the texts, or choose a net with",
+        ),
+        ("gpt", {"causal": True}, r"^model.net takes at most 16 tokens a sample, the data gives 20: shorten"),
+        (
+            "gpt",
+            {},
+            r"^model.net.causal is false, with which .* a classifier, but data.source has NextToken.*: set it to true$",
+        ),
+    ],
+)
+def test_texts_that_a_net_cannot_take_are_refused_in_our_words(kind, settings, message, folders):
+    """Too long for its positions, and the next tokens of a classifier; token ids are not told to be floats."""
+    ids = IDS.repeat(1, 3)[:, :21]
+    if kind == "gpt":
+        data = from_arrays(ids[:, :-1], ids[:, 1:], [range(60)], objective=NextToken(num_tokens=30))
+    else:
+        data = from_arrays(ids[:, :-1], TARGETS, [range(60)])
+    with pytest.raises(ValueError, match=message):
+        fitted(FedAvg(partial(TransformersModel, name=str(folders / kind), **settings)), data)
+
+
+def test_ids_beyond_the_positions_of_any_net_are_not_told_to_be_floats():
+    """A table of another library, of which no configuration tells the size."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions, self.head = nn.Embedding(30, 4), nn.Embedding(5, 4), nn.Linear(4, 3)
+
+        def forward(self, ids):
+            return self.head((self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))).mean(dim=1))
+
+    with pytest.raises(ValueError, match=r"IndexError.*: choose one that fits the data, with embeddings for all tokens"):
+        fitted(FedAvg(Positions()), from_arrays(IDS, TARGETS, [range(60)]))
+
+
 def test_what_is_frozen_does_not_travel_and_is_in_memory_once(folders):
     """Down and up go adapters and the class layer alone; the working copy shares the frozen weights."""
     net = partial(TransformersModel, name=str(folders / "bert"))
@@ -232,6 +275,19 @@ def test_personal_is_a_key_of_every_method():
         assert torch.equal(one, other)
 
 
+def test_personal_weights_that_are_frozen_are_refused():
+    """All clients have the same; a pattern that also fits a trained weight stays."""
+    data = from_arrays(IMAGES[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=BATCH)
+    frozen = FedAvg(MLP, trained=["classifier.*"], personal=["features.*"])
+    with pytest.raises(
+        ValueError, match=r"^model.personal has 'features.\*', which fits only frozen weights .*: leave it out, or"
+    ):
+        fitted(frozen, data)
+    method = FedAvg(MLP, trained=["classifier.*"], personal=["*bias"], local_steps=1)
+    fitted(method, data, rounds=1)
+    assert [name for name in method.trained_names if method.is_personal(name)] == ["classifier.bias"]
+
+
 def test_a_timm_net_computes_what_timm_computes(tmp_path):
     """The class layer is ``classifier``; weights come from a file."""
     torch.manual_seed(2)
@@ -241,6 +297,9 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(net(images), whole.eval()(images))
     assert isinstance(net.classifier, nn.Linear)
+    torch.save({f"module.{name}": tensor for name, tensor in whole.state_dict().items()}, tmp_path / "wrapped.pth")
+    with pytest.raises(ValueError, match=r"model.net.weights is .*wrapped.pth, which holds names that all begin with module\."):
+        TimmModel((3, 32, 32), 3, "resnet10t", weights=str(tmp_path / "wrapped.pth"))
     other = TimmModel((3, 32, 32), 5, "resnet10t", weights=str(tmp_path / "weights.pth"))
     assert torch.equal(other.features.conv1[0].weight, whole.conv1[0].weight)
 
@@ -259,7 +318,11 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
             partial(TimmModel, (3, 64, 64), 3, "deit_tiny_distilled_patch16_224", options={"img_size": 64}),
             "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: give the net without dist",
         ),
-        (partial(LoRA, r=0), "model.adapter.r is 0"),
+        (partial(LoRA, r=0), "model.adapter.r is 0, must be at least 1"),
+        (partial(LoRA, r=1.5), "model.adapter.r is 1.5, must be a whole number$"),
+        (partial(LoRA, r="8"), "model.adapter.r is '8', must be a whole number$"),
+        (partial(LoRA, alpha="8"), "model.adapter.alpha is '8', must be above 0$"),
+        (partial(LoRA, dropout="0.1"), "model.adapter.dropout is '0.1', must be at least 0 and below 1"),
         (partial(LoRA, target_modules=[]), r"model.adapter.target_modules is \[\]"),
         (partial(LoRA, dropout=1.0), "model.adapter.dropout is 1.0"),
     ],
@@ -278,6 +341,18 @@ def test_adapters_need_layers_that_are_there(folders):
         fitted(FedAvg(net, adapter=LoRA(target_modules=["query", "valeu"])), federation("bert"))
     with pytest.raises(ValueError, match="target_modules is null, which fits no layer of model.net MLP"):
         fitted(FedAvg(MLP, adapter=LoRA()), federation("vit"))
+    with pytest.raises(ValueError, match=r"target_modules is \['LayerNorm'\], which fits no layer of model.net Tran"):
+        fitted(FedAvg(net, adapter=LoRA(target_modules=["LayerNorm"])), federation("bert"))
+
+
+def test_other_errors_of_peft_are_passed_on():
+    """A rank that the groups of a convolution do not divide: the layer is there."""
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    method = FedAvg(net, adapter=LoRA(r=2, target_modules=["0"]), class_layer="3")
+    with pytest.raises(
+        ValueError, match=r"^model.adapter is LoRA\(r=2.*, which peft cannot add to model.net Seq.*rank.*: change"
+    ):
+        fitted(method, federation("vit"))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +444,7 @@ def test_a_run_begins_with_plain_weights(form, tmp_path, folders):
     assert method.began_from == {"file": path, "round": None}
     inputs = INPUTS["bert"]
     torch.testing.assert_close(method.net.eval()(inputs), net.eval()(inputs))
-    with pytest.raises(ValueError, match=r"model.initial_weights holds another net: .* give weights of this net"):
+    with pytest.raises(ValueError, match=r"model.initial_weights is .*net\..*, which holds another net: .* give weights"):
         fitted(FedAvg(MLP, initial_weights=path), federation("vit"))
 
 
@@ -404,6 +479,10 @@ def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
     adapted = peft.PeftModel.from_pretrained(begun, str(tmp_path / "separate"))
     torch.testing.assert_close(adapted.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
     assert "`transformers.ViTForImageClassification.from_pretrained(FOLDER)`" in (tmp_path / "merged" / "README.md").read_text()
+    card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| net | TransformersModel vit |" in card
+    assert "to the initial net, vit, with `peft." in card
+    assert json.loads((tmp_path / "separate" / "adapter_config.json").read_text())["base_model_name_or_path"] == "vit"
     (tmp_path / "runs").rename(tmp_path / "before")
     again = "--model.net transformers.vit --model.net.pretrained false --model.initial_weights merged/model.safetensors"
     code, _, error = main(*f"{DIGITS} {again} --model.optimizer.lr 0".split())
@@ -424,6 +503,7 @@ def test_timm_reads_what_is_exported(main, tmp_path):
     net, images = exported(main, tmp_path), torch.randn(5, 3, 8, 8)
     merged = timm.create_model(f"local-dir:{tmp_path / 'merged'}", pretrained=True).eval()
     assert torch.equal(merged(images), net(images))
+    assert "| net | TimmModel test_resnet |" in (tmp_path / "merged" / "README.md").read_text()
     assert torch.equal(merged.layer1[0].conv1.weight, begun.layer1[0].conv1.weight)
     assert not torch.equal(merged.fc.weight, begun.fc.weight)
 
@@ -454,13 +534,62 @@ def test_a_folder_of_pickles_is_refused(tmp_path):
         TransformersModel((8,), 3, str(tmp_path))
 
 
-def test_initial_weights_never_run_code(tmp_path):
-    """A pickle of objects is refused, and so is a file that is no safetensors."""
-    torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
-    (tmp_path / "net.safetensors").write_bytes(b"no")
-    for name, message in (("net.pt", "holds code or objects"), ("net.safetensors", "not a safetensors file")):
-        with pytest.raises(ValueError, match=rf"model.initial_weights is .*{name}.*{message}"):
-            fitted(FedAvg(MLP, initial_weights=str(tmp_path / name)), federation("vit"))
+@pytest.mark.parametrize(
+    ("option", "cure"), [("nonsense", "remove it"), ("hidden_droput_prob", r"did you mean hidden_dropout_prob\?")]
+)
+def test_options_that_a_configuration_lacks_are_refused(option, cure, folders):
+    """transformers ignores them."""
+    with pytest.raises(
+        ValueError, match=rf"^model.net.options has '{option}', which BertConfig of .*bert does not have: {cure}$"
+    ):
+        TransformersModel((8,), 3, str(folders / "bert"), options={**NO_DROPOUT, option: 0.1})
+
+
+def test_a_net_for_other_data_is_refused_with_the_kind_that_fits(folders):
+    """A folder of ``save_pretrained`` is told to be another one's, not to be a folder of ``save_pretrained``."""
+    for kind, shape, causal, message in (
+        ("bert", (3, 16, 16), False, "AutoModelForImageClassification cannot load .*BertConfig.*: give a model of images"),
+        ("vit", (8,), False, "AutoModelForSequenceClassification cannot load .*ViTConfig.*: give a model of texts"),
+        ("vit", (8,), True, "AutoModelForCausalLM cannot load .*ViTConfig.*: give a causal language .* model.net.causal out$"),
+    ):
+        with pytest.raises(ValueError, match=rf"^model.net.name is .*{kind}, which {message}") as caught:
+            TransformersModel(shape, 30, str(folders / kind), causal=causal)
+        assert "\n" not in str(caught.value)
+
+
+PLAIN = r"save a net's state_dict\(\) by itself with torch.save$"
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (nn.ReLU(), f"which is not a checkpoint .*holds code or objects.*: give one of a run, or {PLAIN}"),
+        ({"model": {"w": torch.ones(2)}}, f"which no run of fl-lightning wrote .*: give a checkpoint of one, or {PLAIN}"),
+        ([1], f"which no run of fl-lightning wrote .*a list.*: give a checkpoint of one, or {PLAIN}"),
+        ({}, f"which no run of fl-lightning wrote .*: give a checkpoint of one, or {PLAIN}"),
+        (
+            {"module.classifier.bias": torch.ones(3)},
+            r"which holds names that all begin with module\., .*: remove this",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_refused_with_what_to_save(stored, message, tmp_path):
+    """Code in it never runs."""
+    torch.save(stored, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=rf"^model.initial_weights is .*net\.pt, {message}"):
+        fitted(FedAvg(MLP, initial_weights=str(tmp_path / "net.pt")), federation("vit"))
+
+
+def test_files_that_are_no_safetensors_are_refused(tmp_path):
+    """Or only the beginning of one; the cure is of that format."""
+    path = tmp_path / "net.safetensors"
+    whole = safetensors.torch.save({"w": torch.ones(100)})
+    for stored in (b"no", whole[:200]):
+        path.write_bytes(stored)
+        with pytest.raises(
+            ValueError, match=r"model.initial_weights is .*net\.safetensors, .*not all of it .*safetensors.torch.sa"
+        ):
+            fitted(FedAvg(MLP, initial_weights=str(path)), federation("vit"))
 
 
 def test_libraries_nets_on_the_command_line(main, folders):
@@ -477,12 +606,28 @@ def test_libraries_nets_on_the_command_line(main, folders):
     assert "model.net.name is no_such_net, which timm cannot build" in error
 
 
+def test_a_net_of_torchvision_by_name_takes_a_file(main, tmp_path):
+    """``torchvision.models.NAME`` has the arguments of ``TorchvisionModel``: at rate 0 the run ends with the file's weights."""
+    begun = torchvision.models.squeezenet1_1(num_classes=10)
+    torch.save(begun.state_dict(), tmp_path / "net.pth")
+    net = "--data.augment+ Resize --data.augment.size 32 --data.augment+ ToRGB --model.net torchvision.models.squeezenet1_1"
+    few = "--model.optimizer.lr 0 --model.local_epochs null --model.local_steps 1 --data.clients_per_round 1"
+    code, _, error = main(*f"{DIGITS} {few} {net} --model.net.weights net.pth".split())
+    assert code == 0, error
+    method = FedAvg.load_from_checkpoint(next(tmp_path.rglob("last.ckpt")))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(method.net.eval()(images), begun.eval()(images))
+    code, _, error = main(*f"{DIGITS} --model.net torchvision.models.squeezenet --model.net.weights net.pth".split())
+    assert (code, error.count("\n")) == (1, 1)
+    assert "model.net.name is 'squeezenet', no classification model of torchvision: did you mean squeezenet1_" in error
+
+
 def test_weights_of_another_net_are_never_left_out(tmp_path, folders):
     """Neither behind an adapter nor by transformers: only the class layer and a pooler may begin anew."""
     weights = {f"other.{name}": tensor for name, tensor in MLP((3, 16, 16), 3).state_dict().items()}
     torch.save(weights, tmp_path / "w.pt")
     adapted = FedAvg(MLP, adapter=LoRA(target_modules=["features.1"]), initial_weights=str(tmp_path / "w.pt"))
-    with pytest.raises(ValueError, match="model.initial_weights holds another net: classifier.bias is missing there"):
+    with pytest.raises(ValueError, match=r"model.initial_weights is .*w\.pt, which holds another net: classifier.bias is"):
         fitted(adapted, federation("vit"))
     for options in ({"image_size": 8}, {"hidden_size": 32}, {"num_hidden_layers": 2}):
         with pytest.raises(ValueError, match=r"model.net.name is .*vit, whose weights lack .*: check model.net.options"):
@@ -606,6 +751,7 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     else:
         assert torch.equal(merged["features.1.weight"], state["features.1.weight"])
     card = (tmp_path / "separate" / "README.md").read_text()
+    assert "| net | MLP |" in card
     assert "| method | FedAvg, ReweightedSoftmax |" in card
     assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
     assert "| test accuracy | 0." in card

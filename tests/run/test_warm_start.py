@@ -62,7 +62,7 @@ def test_weights_and_buffers_and_nothing_else_are_taken(fit, toy_data, tmp_path)
     [
         ("nowhere.ckpt", "", "model.initial_weights is nowhere.ckpt, which does not exist"),
         ("garbage.ckpt", "", "model.initial_weights is garbage.ckpt, which is not a checkpoint"),
-        (None, "--model.net.hidden [16]", "model.initial_weights holds another net: "),
+        (None, "--model.net.hidden [16]", "last.ckpt, which holds another net: "),
     ],
 )
 def test_what_is_no_beginning_is_refused_in_one_line(main, tmp_path, path, options, message):

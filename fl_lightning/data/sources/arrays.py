@@ -171,7 +171,11 @@ def _refuse_list_of_inputs(inputs: Any, targets: Any) -> None:
 
 
 def _are_names(targets: Any) -> bool:
-    return not isinstance(targets, Tensor) and getattr(targets, "ndim", 1) > 0 and isinstance(next(iter(targets), None), str)
+    """Whether targets are names of classes; some may be missing, None or NaN in a data frame."""
+    if isinstance(targets, Tensor) or getattr(targets, "ndim", 1) == 0:
+        return False
+    given = (target for target in targets if target is not None and not (isinstance(target, float) and math.isnan(target)))
+    return isinstance(next(given, None), str)
 
 
 def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
@@ -180,8 +184,15 @@ def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
         return _whole_numbers(name, targets)
     number = {str(known): position for position, known in enumerate(classes or ())}
     names = np.asarray(targets).tolist()
-    if unknown := [label for label in names if not isinstance(label, str) or label not in number]:
-        raise ValueError(f"data.source has {name} {unknown[0]!r}, which is not a class: the classes are {', '.join(number)}")
+    for row, label in enumerate(names):
+        if not isinstance(label, str):
+            raise ValueError(
+                f"data.source has {name} {label!r} for sample {row}, must be the name of a class: name it, or leave it out"
+            )
+        if label not in number:
+            raise ValueError(
+                f"data.source has {name} {label!r} for sample {row}, which is not a class: the classes are {', '.join(number)}"
+            )
     return torch.tensor([number[label] for label in names], dtype=torch.int64)
 
 

@@ -60,7 +60,7 @@ class Joined(Source):
                     f"data.source.mean of {name} is {mean.get(name)} and std is {std.get(name)}: give both, one value or three "
                     "each, std above 0"
                 )
-        self.sources = {name: open_source(source) for name, source in sources.items()}
+        self.sources = {name: open_source(source, f"data.source.sources.{name}") for name, source in sources.items()}
         self.mean, self.std, self.size = mean, std, size
 
     def load(self, root: Path) -> Dataset:

@@ -30,7 +30,7 @@ class SomeClasses(Source):
     ) -> None:
         if (first is None) == (names is None):
             raise ValueError(f"data.source.first is {first} and data.source.names is {names}: give one of them")
-        self.source, self.first, self.names, self.without = open_source(source), first, names, without
+        self.source, self.first, self.names, self.without = open_source(source, "data.source.source"), first, names, without
 
     def load(self, root: Path) -> Dataset:
         dataset = self.source.load(root)

@@ -27,7 +27,7 @@ class Superclasses(Source):
     """
 
     def __init__(self, source: str | Source, table: str | None = None) -> None:
-        self.source = open_source(source)
+        self.source = open_source(source, "data.source.source")
         self.table = Path(table) if table is not None else CIFAR100_TABLE
 
     def load(self, root: Path) -> Dataset:

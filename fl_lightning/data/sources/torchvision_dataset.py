@@ -12,7 +12,7 @@ import numpy as np
 import torchvision.datasets
 from torchvision.datasets import VisionDataset
 
-from fl_lightning.checks import did_you_mean, first_line
+from fl_lightning.checks import ArgumentError, did_you_mean, first_line
 from fl_lightning.data.cache import Files, cached, root_lock
 from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
@@ -37,16 +37,17 @@ class TorchvisionDataset(Source):
         if name not in known:
             listed = f"try one of {', '.join(sorted(known))}"
             cure = did_you_mean(name, ["digits", "image_folder", "leaf", *known], otherwise=listed)
-            raise ValueError(
-                f"data.source is {name!r}, neither digits, image_folder, leaf nor a classification set of torchvision: {cure}"
+            raise ArgumentError(
+                "data.source",
+                f"is {name!r}, neither digits, image_folder, leaf nor a classification set of torchvision: {cure}",
             )
         self._open = getattr(torchvision.datasets, name)
         self._given = _arguments(self._open)
         has_splits = {"train", "split"} <= self._given
         if has_splits and split is None:
-            raise ValueError(f"data.source is {name}, a set of several splits: write {name}/SPLIT, such as EMNIST/digits")
+            raise ArgumentError("data.source", f"is {name}, a set of several splits: write {name}/SPLIT, such as EMNIST/digits")
         if split is not None and not has_splits:
-            raise ValueError(f"data.source is {name}/{split}, but {name} has no such splits: write {name}")
+            raise ArgumentError("data.source", f"is {name}/{split}, but {name} has no such splits: write {name}")
         self.name, self.split, self.size = name, split, check_size(size)
 
     def load(self, root: Path) -> Dataset:

@@ -84,7 +84,9 @@ def test_names_of_classes_are_numbered(targets):
     assert (dataset.classes, dataset.train.targets.tolist(), dataset.test.targets.tolist()) == (("cat", "dog"), [1, 0, 1], [0])
     dataset = Arrays(torch.zeros(3, 1), targets, classes=["dog", "cow", "cat"]).load(Path())
     assert dataset.train.targets.tolist() == [0, 2, 0]
-    with pytest.raises(ValueError, match="data.source has test_targets 'cow', which is not a class: the classes are cat, dog"):
+    with pytest.raises(
+        ValueError, match="data.source has test_targets 'cow' for sample 0, which is not a class: the classes are "
+    ):
         Arrays(torch.zeros(3, 1), targets, torch.zeros(1, 1), ["cow"])
 
 
@@ -194,7 +196,7 @@ ARCHIVE = {"inputs": np.zeros((2, 3)), "targets": np.array([0, 1])}
         ({**ARCHIVE, "x_train": np.zeros((2, 3))}, "which has both inputs and x_train: leave one out"),
         (
             {**ARCHIVE, "targets": np.array(["cat", "dog"]), "classes": np.array(["cat"])},
-            "has targets 'dog', which is not a class",
+            "has targets 'dog' for sample 1, which is not a class",
         ),
         (
             {**ARCHIVE, "targets": np.array([0.0, 1.0])},

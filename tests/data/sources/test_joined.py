@@ -140,7 +140,7 @@ def test_class_folders_lie_in_the_folder_of_their_name(tmp_path):
         ({"mean": {"first": [0.1] * 2}, "std": {"first": [0.1] * 2}}, r"one value or three each"),
         ({"mean": {"first": []}, "std": {"first": []}}, r"one value or three each"),
         ({"mean": {"first": [0.1]}, "std": {"first": [0.0]}}, r"std above 0"),
-        ({"sources": {"first": "MINST"}}, r"data\.source is 'MINST', .*did you mean MNIST\?"),
+        ({"sources": {"first": "MINST"}}, r"data\.source\.sources\.first is 'MINST', .*did you mean MNIST\?"),
     ],
 )
 def test_mistaken_settings_are_one_line(settings, message):

@@ -146,5 +146,5 @@ def test_the_table_of_cifar100_does_not_fit_other_sets():
 
 def test_an_unknown_source_is_named():
     """When it is made."""
-    with pytest.raises(ValueError, match=r"data\.source is 'CIFAR1000', .*did you mean CIFAR100\?"):
+    with pytest.raises(ValueError, match=r"data\.source\.source is 'CIFAR1000', .*did you mean CIFAR100\?"):
         Superclasses("CIFAR1000")
