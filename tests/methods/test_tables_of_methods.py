@@ -79,7 +79,8 @@ def test_the_table_of_kinds():
             docstring = inspect.getdoc(getattr(losses, name))
             what, paper = re.split(r"[.;]\s", docstring)[0].rstrip("."), _paper(docstring)
             page = {"TruncatedCrossEntropy": "tce", "ReweightedSoftmax": "wsm"}.get(name)
-            rows.append([f"`{name}`", "loss", what, "`--model.loss`", f"[{paper}](papers/{page}.md)" if page else _linked(paper)])
+            link = f"[{paper}](papers/{page}.md)" if page else _linked(paper)
+            rows.append([f"`{name}`", "loss", what, "`--model.loss`", link])
     for name, value in found.items():
         if issubclass(value, FederatedModule | Learner):
             docstring = inspect.getdoc(sys.modules[value.__module__])
