@@ -250,12 +250,22 @@ def client_forgetting_picture(
     return figure
 
 
-def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str, on: Axes | None = None) -> Figure:
-    """A class-by-round heatmap (Flashback, Figures 1b and 5), in a new figure or ``on`` axes; values (C, rounds)."""
-    columns = [str(round) for round in rounds]
-    return heatmap(
-        on or one_panel(len(classes)), values, classes, columns, title=title, row_title="class", column_title="round"
-    )
+def over_rounds(
+    values: Tensor,
+    classes: Sequence[str],
+    rounds: Sequence[int],
+    title: str,
+    on: Axes | None = None,
+    *,
+    diverging: bool = False,
+) -> Figure:
+    """A class-by-round heatmap (Flashback, Figures 1b and 5), in a new figure or ``on`` axes.
+
+    Args:
+        values: (C, rounds), accuracies, or forgetting if ``diverging``.
+    """
+    columns, named = [str(round) for round in rounds], {"row_title": "class", "column_title": "round"}
+    return heatmap(on or one_panel(len(classes)), values, classes, columns, title=title, diverging=diverging, **named)
 
 
 def client_class_change(

@@ -85,6 +85,9 @@ def test_over_rounds_has_a_row_a_class_and_a_column_a_round():
     np.testing.assert_allclose(shown(axes), values)
     assert names(axes.yaxis) == ["cat", "dog"]
     assert names(axes.xaxis) == ["0", "10", "20"]
+    assert axes.images[0].get_cmap().name == "viridis"
+    drops = over_rounds(values, ["cat", "dog"], [0, 10, 20], "title", diverging=True).axes[0].images[0]
+    assert (drops.get_cmap().name, drops.get_clim()) == ("RdBu_r", (-1, 1))
 
 
 def test_long_names_leave_space_for_the_picture():
