@@ -19,11 +19,13 @@ def description(readme: str, repository: str, commit: str | None) -> str:
     """The README with whole addresses in place of relative ones: of pictures as they are, of pages as they are shown.
 
     Without the repository's address, a relative link is reduced to its text, and a picture with the caption below it is left
-    out, as are brackets and paragraphs that hold nothing but links. It prints how many. The command that installs is that of
-    the index, not of a clone.
+    out, as are brackets and paragraphs that hold nothing but links. It prints how many. The section More, of links and of
+    commands in a clone, is left out with them. The command that installs is that of the index, not of a clone.
     """
     readme = readme.replace("pip install -e . &&", "pip install fl-lightning &&")
+    readme = readme.replace("Releases will be `pip install fl-lightning`. Either takes", "It takes")
     if not repository:
+        readme = re.sub(r"^## More\n.*?(?=^## |\Z)", "", readme, flags=re.MULTILINE | re.DOTALL)
         captioned = re.sub(r"(^!\[[^]]*\]\((?!\w+:)[^)]*\)\n)\n[A-Z](.+\n)+", r"\1", readme, flags=re.MULTILINE)
         text, pictures = re.subn(r"\[?!\[[^]]*\]\((?!\w+:)[^)]*\)(\]\([^)]*\))?\n+", "", captioned)
         link = r"\[([^]]*)\]\((?!\w+:|#)[^)]*\)"

@@ -4,6 +4,7 @@ A figure has the width of ``figure.figsize``, and the height that its rows of te
 ``fl-lightning figures`` sets the width of a paper's column; TensorBoard gets matplotlib's defaults.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -34,6 +35,7 @@ _NAMES = 30  # labels of a vertical axis,
 _COLUMN_NAMES = 16  # and of a horizontal one
 _LONGEST_NAME = 0.4  # of the width of a panel: a longer one would leave no space for the picture
 _CHARACTER = 0.65  # width of a character as a part of its font size
+_JOINT = "\N{NO-BREAK SPACE}"  # where a title is not wrapped
 _PANEL = 24  # least width of one of two panels side by side, as multiples of the font size
 _LABELS, _BAR = 6.2, 3  # width of what is next to a heatmap, its labels and its colour bar, in the same unit
 _CLIENTS_WITH_DOTS = 200
@@ -73,9 +75,18 @@ def height_of(rows: int) -> float:
 
 
 def wrapped(text: str, width: float) -> str:
-    """A title or the name of an axis, in lines that fit into a width in inches."""
+    """A title or the name of an axis, in lines that fit into a width in inches; a number stays with the word before it."""
     most = max(1, int(width / (_CHARACTER * _ems(1))))
-    return "\n".join(textwrap.fill(line, most) for line in text.splitlines())
+    joined = re.sub(r"(?<=\w) (?=-?\.?\d)", _JOINT, text)
+    return "\n".join(_balanced(line, most) for line in joined.splitlines()).replace(_JOINT, " ")
+
+
+def _balanced(line: str, most: int) -> str:
+    """As few lines as so many characters allow, of about the same length."""
+    fewest = textwrap.wrap(line, most)
+    longest = max(map(len, textwrap.wrap(line, 1, break_long_words=False)), default=most)
+    narrower = (textwrap.wrap(line, width) for width in range(longest, most))
+    return "\n".join(next((lines for lines in narrower if len(lines) == len(fewest)), fewest))
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
@@ -239,12 +250,22 @@ def client_forgetting_picture(
     return figure
 
 
-def over_rounds(values: Tensor, classes: Sequence[str], rounds: Sequence[int], title: str, on: Axes | None = None) -> Figure:
-    """A class-by-round heatmap (Flashback, Figures 1b and 5), in a new figure or ``on`` axes; values (C, rounds)."""
-    columns = [str(round) for round in rounds]
-    return heatmap(
-        on or one_panel(len(classes)), values, classes, columns, title=title, row_title="class", column_title="round"
-    )
+def over_rounds(
+    values: Tensor,
+    classes: Sequence[str],
+    rounds: Sequence[int],
+    title: str,
+    on: Axes | None = None,
+    *,
+    diverging: bool = False,
+) -> Figure:
+    """A class-by-round heatmap (Flashback, Figures 1b and 5), in a new figure or ``on`` axes.
+
+    Args:
+        values: (C, rounds), accuracies, or forgetting if ``diverging``.
+    """
+    columns, named = [str(round) for round in rounds], {"row_title": "class", "column_title": "round"}
+    return heatmap(on or one_panel(len(classes)), values, classes, columns, title=title, diverging=diverging, **named)
 
 
 def client_class_change(

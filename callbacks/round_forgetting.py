@@ -75,5 +75,6 @@ class RoundForgetting(FederatedCallback):
         self._previous = (round, accuracy)
         if self._drops and self.due_or_last(round, round == trainer.max_steps):
             values = torch.stack(list(self._drops.values()), dim=1)
-            figure = over_rounds(values, class_names(module), list(self._drops), "Drop in accuracy since the evaluation before")
+            title = "Drop in accuracy since the evaluation before"
+            figure = over_rounds(values, class_names(module), list(self._drops), title, diverging=True)
             log_figure(trainer, "forgetting/drops", figure, round)

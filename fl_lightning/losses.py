@@ -95,7 +95,8 @@ class ReweightedSoftmax(Loss):
 class MaskedCrossEntropy(Loss):
     """HeteroFL's loss: logits of classes that the client does not hold are replaced by 0.
 
-    E. Diao, J. Ding, V. Tarokh: HeteroFL. ICLR 2021. The formula is in :func:`fl_lightning.functional.masked_cross_entropy`.
+    E. Diao, J. Ding, V. Tarokh: HeteroFL. ICLR 2021. arXiv 2010.01264. The formula is in
+    :func:`fl_lightning.functional.masked_cross_entropy`.
     """
 
     needs_classes = True
@@ -107,8 +108,8 @@ class MaskedCrossEntropy(Loss):
 class CalibratedCrossEntropy(Loss):
     """FedLC: the fewer samples of a class a client has, the larger the margin that it must keep.
 
-    J. Zhang et al.: Federated Learning with Label Distribution Skew via Logits Calibration. ICML 2022. The formula is in
-    :func:`fl_lightning.functional.calibrated_cross_entropy`.
+    J. Zhang et al.: Federated Learning with Label Distribution Skew via Logits Calibration. ICML 2022. arXiv 2209.00189.
+    The formula is in :func:`fl_lightning.functional.calibrated_cross_entropy`.
 
     Args:
         tau: scale of the margins, above 0.

@@ -47,7 +47,7 @@ def page(study: Study, results: Sequence[Result]) -> str:
         f"```\npython -m studies {study.name} OUT\n```",
         _wrapped(
             "runs these sweeps and writes this page from [runs.csv](runs.csv), which has a row for each run. "
-            f"Of {study.total} runs {done} are done."
+            + (f"All {done} runs are done." if done == study.total else f"{done} of {study.total} runs are done.")
         ),
         *([_pretrained(study.pretraining)] if study.pretraining else []),
         f"```\n{commands}\n```",
@@ -92,7 +92,7 @@ def _how(study: Study, found: Sequence[Group]) -> str:
     said = f"Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, {INTERVAL_IS}."
     if any(forgetting_sign(tag(measure)) < 0 for measure in study.measures):
         said += " Positive forgetting is a loss of accuracy; runs.csv has F_ki with the papers' sign, by which it is negative."
-    said += " Where a run of a setting lacks a number there is no mean, but how many have it."
+    said += " Where a run of a setting lacks a number, the table shows how many have it, and no mean."
     return said + f" A run has collapsed if {COLLAPSED_IS}." * collapsed
 
 

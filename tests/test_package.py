@@ -116,6 +116,11 @@ def test_an_index_without_an_address_gets_no_dead_link(setup, capsys):
     assert "heatmaps" not in text
     assert "Red is" not in text
     assert "\npip install fl-lightning && fl-lightning fit" in text
+    assert "Releases will be" not in text
+    assert "```\n\nIt takes 6.2 GB on Linux" in text
+    assert "-e" not in re.findall(r"pip install (\S+)", text)
+    assert "## More" not in text
+    assert text.count("\n## ") == (ROOT / "README.md").read_text().count("\n## ") - 1
     kept = "[x](https://example.org) [y](#there) ![z](http://example.org/z.png)"
     assert setup["description"](f"![a](b.png)\n\n[![c](d.svg)](e.md)\n{kept} [f](g.md)", "", None) == f"{kept} f"
 

@@ -75,6 +75,17 @@ def test_the_readmes_methods_lead_to_their_pages():
     assert all(target.startswith("docs/") for target in losses.values())
 
 
+def test_names_are_broken_between_their_words():
+    """And only in code and titles; what a reader copies stays the same."""
+    from line_breaks import with_line_breaks
+
+    name = '<code><span class="pre">{}</span></code> of CrossEntropy a_b'
+    broken = with_line_breaks(name.format("losses.CalibratedCrossEntropy"))
+    assert broken == name.format("losses.<wbr>Calibrated<wbr>Cross<wbr>Entropy")
+    assert with_line_breaks("<h1>fl_lightning.data<a>a.b</a></h1>") == "<h1>fl_<wbr>lightning.<wbr>data<a>a.b</a></h1>"
+    assert with_line_breaks(name.format("a_b/c=&lt;MLP&gt;...")) == name.format("a_<wbr>b/<wbr>c=&lt;MLP&gt;...")
+
+
 def test_equations_of_methods_are_formulas():
     """On every page, between dollars, which a browser sets; what is left as code is no equation."""
     from method_pages import method_pages

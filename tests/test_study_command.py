@@ -275,14 +275,14 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
     assert code == 130
     assert "small: 0 of 2 runs done, 2 remain; how long is known when the first has ended" in out
     assert error == "studies: stopped: run the same command to resume\n"
-    assert "Of 2 runs 0 are done." in " ".join((tmp_path / "results" / "small" / "report.md").read_text().split())
+    assert "0 of 2 runs are done." in " ".join((tmp_path / "results" / "small" / "report.md").read_text().split())
 
     code, out, error = command("small", "out", "--jobs", "1")
     assert code == 0, error
     assert "loss=CrossEntropy/seed_1: resumed from its checkpoint" in out
     assert re.search(r"small: 1 of 2 runs done, 1 remain, about \d+\.\d s with 1 at once", out)
     page = (tmp_path / "results" / "small" / "report.md").read_text()
-    assert "Of 2 runs 2 are done." in " ".join(page.split())
+    assert "All 2 runs are done." in " ".join(page.split())
     with Image.open(tmp_path / "results" / "small" / "figure.png") as figure:
         assert figure.width == 825  # 5.5 inches
     assert not (version.with_name("version_1")).exists()

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from api import homes
 from formulas import with_formulas
+from line_breaks import with_line_breaks
 from method_pages import documented_methods
 
 project = "fl-lightning"
@@ -94,7 +95,13 @@ def _prepare(app: Sphinx, what: str, name: str, documented: object, options: obj
     lines[:] = with_formulas(text).split("\n")
 
 
+def _break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    if "body" in context:  # a page of text
+        context["body"] = with_line_breaks(context["body"])
+
+
 def setup(app: Sphinx) -> None:
     """What Sphinx calls at its start."""
     app.connect("autodoc-process-docstring", _prepare, priority=400)  # before napoleon
     app.connect("html-page-context", _link_to_edit, priority=900)  # after the theme
+    app.connect("html-page-context", _break_names)

@@ -134,8 +134,8 @@ def _check_states(path: Path) -> list[str]:
 def watch(folder: Path, *, port: int = 8642) -> None:
     """Serve a page of running and finished runs to a browser of this machine.
 
-    On the loopback address, at an address with a token: curves, heatmaps over rounds, time left. It reads files, and may be
-    stopped and started at any time.
+    On the loopback address, at an address with a token: curves, heatmaps over rounds, time left. It only reads
+    files, so you can stop and start it at any time.
 
     Args:
         folder: that of a run, or of many.
@@ -162,7 +162,7 @@ def watch(folder: Path, *, port: int = 8642) -> None:
         why = "is in use" if error.errno == errno.EADDRINUSE else "is not open to you"
         raise ValueError(f"--port is {port}, which {why} on {LOOPBACK}: give another, or 0 for any that is free") from error
     with server:
-        print(f"Runs below {folder}: {server.address} (Ctrl-C ends the page, and no run)", flush=True)
+        print(f"Page of the runs in {folder}: {server.address} (Ctrl-C ends the page, and no run)", flush=True)
         server.serve_forever()
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from pydoc import locate
@@ -157,7 +158,8 @@ def _parser_line(
         if is_class and {name, parent} & {*named, key} and _comes_later(parent, name, names):
             return f"{name} is given before its class: give --{parent} first, then the options of that class"
     if named:
-        return f"{named[0]} is not an option here: {_nearest(named[0], known)}"
+        owners = _classes_with(named[0], classes)
+        return f"{named[0]} is not an option here: {f'it belongs to {owners}' if owners else _nearest(named[0], known)}"
     if not key:
         return f"{line}: --help shows the options"
     return _of_value(key, line, of_types, given, list(classes(key)))
@@ -229,6 +231,16 @@ def class_options(kind: type, key: str) -> list[str]:
     parser.add_class_arguments(kind, key, fail_untyped=False)
     own = (option for option in parser_options(parser) if option.removeprefix(f"{key}.") not in _FROM_THE_PROGRAM)
     return [option for option in own if not option.endswith(".params")]
+
+
+def _classes_with(option: str, classes: Classes) -> str:
+    """The classes, of those that the option's key accepts, that have it."""
+    parent, _, last = option.rpartition(".")
+
+    def has_it(kind: type) -> bool:
+        return any(last in signature(base.__init__).parameters for base in kind.__mro__)
+
+    return ", ".join(sorted(name for name, kind in classes(parent).items() if has_it(kind)))
 
 
 def _comes_later(parent: str, option: str, names: Sequence[str]) -> bool:

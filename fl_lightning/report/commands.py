@@ -153,7 +153,7 @@ def compare(first: Path, second: Path, *, out: Path | None = None) -> None:
 
 
 def _check_width(width: float) -> None:
-    check_range("--width", width, at_least=2, at_most=40, hint="in inches")
+    check_range("--width", width, at_least=2, at_most=40, hint="the width of figures in inches")
 
 
 def _check_out(key: str, out: Path) -> None:

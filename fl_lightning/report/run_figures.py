@@ -175,7 +175,8 @@ def _over_rounds(log: Log) -> Iterator[Picture]:
 
     def drops(round: int) -> Figure:
         fallen = (values[:, :-1] - values[:, 1:]).clamp_min(0)
-        return figures.over_rounds(fallen, names, rounds[1:].tolist(), "Drop in accuracy since the evaluation before")
+        title = "Drop in accuracy since the evaluation before"
+        return figures.over_rounds(fallen, names, rounds[1:].tolist(), title, diverging=True)
 
     yield Picture("class_accuracy/heatmap", last, accuracy, of_the_run=True)
     if len(rounds) > 1:

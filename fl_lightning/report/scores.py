@@ -88,7 +88,7 @@ def rounds_to_target(study: Study) -> Table:
         f"The first evaluated round whose {study.metric_name} is at least this part of the target, mean ± standard deviation "
         f"over seeds. {DASH} where not every run reached it; in brackets how many did. The target is {study.targets_from}."
     )
-    columns = ["method", "runs", "target", *(f"{fraction:g} of it" for fraction in _FRACTIONS)]
+    columns = ["method", "runs", "target", *(f"{100 * fraction:g} % of target" for fraction in _FRACTIONS)]
     return Table("rounds_to_target", "Rounds to a target accuracy", note, columns, rows, records)
 
 

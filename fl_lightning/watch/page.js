@@ -197,7 +197,7 @@ function grid({ rows, columns, values }, { diverging, axes }, name) {
     cells.forEach((cell, index) => (cell.style.background = colour(values[line][index], diverging)));
     return element("tr", {}, element("th", { scope: "row", textContent: row }), ...cells);
   });
-  const table = element("table", {}, element("caption", { textContent: `${axes[1]}, in rows: ${axes[0]}` }), element("tr", {}, element("td"), ...head), ...lines);
+  const table = element("table", {}, element("caption", { textContent: axes[1] }), element("tr", {}, element("td", { textContent: axes[0] }), ...head), ...lines);
   table.setAttribute("aria-label", `heatmap of ${name}`);
   const ticks = diverging ? [1, 0.5, 0, -0.5, -1] : [1, 0.5, 0];
   const bar = element("div", { className: "bar" }, ...ticks.map((tick) => element("span", { textContent: tick })));

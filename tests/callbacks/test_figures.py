@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from legible import assert_legible
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fl_lightning.callbacks.figures import (
@@ -22,6 +22,7 @@ from fl_lightning.callbacks.figures import (
     partition_picture,
     similarity_by_layer,
     task_table,
+    wrapped,
 )
 from fl_lightning.functional import ClientForgettingScores, client_forgetting
 from fl_lightning.report.figures import drawing_style
@@ -84,6 +85,9 @@ def test_over_rounds_has_a_row_a_class_and_a_column_a_round():
     np.testing.assert_allclose(shown(axes), values)
     assert names(axes.yaxis) == ["cat", "dog"]
     assert names(axes.xaxis) == ["0", "10", "20"]
+    assert axes.images[0].get_cmap().name == "viridis"
+    drops = over_rounds(values, ["cat", "dog"], [0, 10, 20], "title", diverging=True).axes[0].images[0]
+    assert (drops.get_cmap().name, drops.get_clim()) == ("RdBu_r", (-1, 1))
 
 
 def test_long_names_leave_space_for_the_picture():
@@ -91,6 +95,20 @@ def test_long_names_leave_space_for_the_picture():
     with rc_context({"figure.figsize": (6.4, 4.8)}):
         axes = over_rounds(torch.rand(3, 2), ["x" * 40, f"{'y' * 40}z", "cat"], [1, 2], "title").axes[0]
     assert names(axes.yaxis) == ["x" * 40, f"{'y' * 19}…{'y' * 19}z", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("title", "lines"),
+    [
+        ("FedAvg, CrossEntropy, lr 0.3", ["FedAvg,", "CrossEntropy, lr 0.3"]),
+        ("F_ki of clients in round 10", ["F_ki of clients", "in round 10"]),
+        ("two\n\nlines", ["two", "", "lines"]),
+        ("ReweightedSoftmaxReweighted x", ["ReweightedSoftmaxReweigh", "ted x"]),
+    ],
+)
+def test_a_title_is_wrapped_into_even_lines(title, lines):
+    """At 24 characters a line: a number follows its word, and no line is short because the one above it is full."""
+    assert wrapped(title, 24 * 0.65 * rcParams["font.size"] / 72 + 1e-6).splitlines() == lines
 
 
 def test_one_round_runs_from_global_before_to_global_after():

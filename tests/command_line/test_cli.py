@@ -65,6 +65,7 @@ SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
         (["--model.net", "ResNet18"], "model.net ResNet18 needs images of at least 17x17"),
         (["--model.loss", "TCE"], "there are CalibratedCrossEntropy, CrossEntropy, "),
         (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is not an option here"),
+        (["--model.mu", "0.1"], "model.mu is not an option here: it belongs to FedACG, FedNova, FedProx, FedWeIT, MOON"),
         (["--data.alpha", "1"], "data.alpha is not an option here"),
         (["--seed_everything", "true"], "seed_everything is true: "),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),

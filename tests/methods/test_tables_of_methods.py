@@ -65,6 +65,11 @@ def test_a_paper_is_read_from_a_docstring(cited, expected):
     assert _paper(f"Title.\n\n{cited}\n\nMore of 1999.") == expected
 
 
+def _linked(paper: str) -> str:
+    """The same with a link from the arXiv number."""
+    return re.sub(r"arXiv (\S+)$", r"[\g<0>](https://arxiv.org/abs/\1)", paper)
+
+
 def test_the_table_of_kinds():
     """Every loss, method and learner with the first line of its docstring or file, its key and its paper."""
     found = {name: getattr(module, name) for module in (methods, tasks) for name in module.__all__}
@@ -74,13 +79,14 @@ def test_the_table_of_kinds():
             docstring = inspect.getdoc(getattr(losses, name))
             what, paper = re.split(r"[.;]\s", docstring)[0].rstrip("."), _paper(docstring)
             page = {"TruncatedCrossEntropy": "tce", "ReweightedSoftmax": "wsm"}.get(name)
-            rows.append([f"`{name}`", "loss", what, "`--model.loss`", f"[{paper}](papers/{page}.md)" if page else paper])
+            link = f"[{paper}](papers/{page}.md)" if page else _linked(paper)
+            rows.append([f"`{name}`", "loss", what, "`--model.loss`", link])
     for name, value in found.items():
         if issubclass(value, FederatedModule | Learner):
             docstring = inspect.getdoc(sys.modules[value.__module__])
             what = re.sub(r"^[\w -]+: ", "", docstring.partition("\n")[0]).rstrip(".")
             key = "`--model`" if issubclass(value, FederatedModule) else "`--model.tasks`"
-            rows.append([f"`{name}`", _kind(name, value), what, key, _paper(docstring)])
+            rows.append([f"`{name}`", _kind(name, value), what, key, _linked(_paper(docstring))])
     first = ("`CrossEntropy`", "`FedAvg`")
     rows.sort(key=lambda row: (KINDS.index(row[1]), row[0] not in first, row[0].lower()))
     hold_table("methods.md", ["name", "kind", "what it does", "key", "paper"], rows)
