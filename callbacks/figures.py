@@ -264,8 +264,16 @@ def over_rounds(
     Args:
         values: (C, rounds), accuracies, or forgetting if ``diverging``.
     """
-    columns, named = [str(round) for round in rounds], {"row_title": "class", "column_title": "round"}
-    return heatmap(on or one_panel(len(classes)), values, classes, columns, title=title, diverging=diverging, **named)
+    return heatmap(
+        on or one_panel(len(classes)),
+        values,
+        classes,
+        [str(round) for round in rounds],
+        title=title,
+        row_title="class",
+        column_title="round",
+        diverging=diverging,
+    )
 
 
 def client_class_change(

@@ -48,7 +48,8 @@ class ReferenceSamples:
                 f"{what}, with the class {strange[0]}, which data.source lacks: give both the same class names, "
                 "as SomeClasses does"
             )
-        self._what, self._part = what, part
+        self._what = what
+        self._part: Part = part
         self._samples, self._preparation = PreparedSamples(dataset, data.preparation, "auto", 0), data.preparation
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
         if given != taken:
