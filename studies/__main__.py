@@ -93,7 +93,7 @@ def _data(given: argparse.Namespace, study: Study) -> list[str]:
     values = dict(flat_values(config_values(study.sweeps[0].settings.config)))
     if source is not None and any(key.startswith("data.source.source") for key in values):
         raise ValueError(
-            f"--data.source is {source}, which would replace {values['data.source']} of {study.name}: give --data.root alone"
+            f"--data.source is {source}, which would replace {values['data.source']} of {study.name}: give only --data.root"
         )
     options = {option: getattr(given, option) for option in ("data.source", "data.root")}
     return [f"--{option}={value}" for option, value in options.items() if value is not None]

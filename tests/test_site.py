@@ -197,7 +197,7 @@ def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
     assert all(row in (ROOT / "README.md").read_text() for row in rows)
 
 
-HOSTS = {"semver.org", "github.com", "huggingface.co", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
+HOSTS = {"semver.org", "arxiv.org", "github.com", "huggingface.co", "pytorch.org", "docs.pytorch.org"}  # that pages may link to
 
 
 def test_external_links_lead_to_listed_hosts():

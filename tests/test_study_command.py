@@ -395,7 +395,7 @@ def test_no_source_replaces_a_choice_of_classes():
 
     given = argparse.Namespace(**{"data.source": "image_folder", "data.root": "DIR"})
     assert _data(given, STUDIES["tce_full_length"]) == ["--data.source=image_folder", "--data.root=DIR"]
-    with pytest.raises(ValueError, match="would replace .*SomeClasses of pretrained_fifty: give --data.root alone"):
+    with pytest.raises(ValueError, match="would replace .*SomeClasses of pretrained_fifty: give only --data.root"):
         _data(given, STUDIES["pretrained_fifty"])
 
 

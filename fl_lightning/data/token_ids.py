@@ -9,7 +9,7 @@ from fl_lightning.protocol import NetInputs, evaluate_net
 
 
 def check_token_ids(what: str, net: nn.Module, samples: PreparedSamples) -> None:
-    """Refuse token ids, inputs alone or under the name ``input_ids``, beyond a net's embeddings.
+    """Refuse token ids, inputs by themselves or under the name ``input_ids``, beyond a net's embeddings.
 
     Args:
         what: the key of their source, or what it is, for the error.

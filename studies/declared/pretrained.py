@@ -4,7 +4,7 @@ from studies.declaration import SWEEP, Study, Sweep
 
 # A quarter of FedReg's width: the whole net takes eight times as long on a processor.
 _NET = "--model.net ResNet9 --model.net.width 16"
-# Over the first fifty alone: a softmax over all leaves the others with logits of -15, and their first steps kill the net.
+# Logits of the other fifty count as 0. Under a plain softmax they fall to -15, and the first steps on them kill the net.
 _FIRST = f"--config forgetbench_cifar100_first_fifty.yaml {_NET} --model.loss MaskedCrossEntropy"
 # A ResNet-9 predicts in a third of the time that it trains in, on a processor: test sets are predicted only at the ends.
 _ENDS = (
