@@ -151,11 +151,13 @@ def test_all_extras_are_in_all():
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_what_a_workflow_runs_is_there(path):
-    """Every script and folder that a workflow calls is in the tree, and each job has a machine."""
+    """Every script, folder and other workflow that a workflow calls is in the tree, and each job of its own has a machine."""
     jobs = yaml.safe_load(path.read_text(encoding="utf-8")).get("jobs", {})
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    called = [word for command in commands for word in re.findall(r"(?<!\S)(?:\.ci/\w+|docs/\w+)", command)]
+    own = [job for job in jobs.values() if "uses" not in job]
+    commands = [step["run"] for job in own for step in job["steps"] if "run" in step]
+    called = [job["uses"] for job in jobs.values() if "uses" in job]
+    called += [word for command in commands for word in re.findall(r"(?<!\S)(?:\.ci/\w+|docs/\w+)", command)]
     assert [word for word in called if not (ROOT / word).exists()] == []
-    assert all("runs-on" in job for job in jobs.values())
+    assert all("runs-on" in job for job in own)
     if path.parent.name == "workflows":
         assert commands
