@@ -76,5 +76,4 @@ ORDER = (
     "fedweit_interference",
     "mnist_tasks_clients",
     "text_chapters",
-    "pretrained_fifty",
 )
