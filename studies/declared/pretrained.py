@@ -33,8 +33,8 @@ STUDIES = [
         paper="Li, Grandvalet, Davoine (2018) and Kirkpatrick et al. (2017) tune one net on one task after another; no paper "
         "of these pages has this federation. EWC's weight was set after trials of four and two rounds with another seed: with "
         "100 no round ends in finite weights. A net that was pretrained with a softmax over all 100 classes collapsed in two "
-        "runs of full and in trials at rates of .02 and .005. So did the present one in trials of ten rounds at .02 and .005 and, "
-        "with gradients clipped to 1, at .05 and .01; one run of full at .05 diverged. The study waits for another design.",
+        "runs of full and in trials at rates of .02 and .005. So did the present one in trials of ten rounds at .02 and .005, "
+        "and at .05 and .01 with gradients clipped to 1; one run of full at .05 diverged. The study waits for another design.",
         images="cifar100",
         pretraining=Sweep("pretrained", f"{_FIRST} --seeds [0]"),
         sweeps=tuple(Sweep(name, f"{_SETTING} {arguments}".rstrip()) for name, arguments in _METHODS.items()),
