@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fl_lightning.checks import check_range
 from fl_lightning.config_files.reading import config_values, flat_values
@@ -37,9 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         if given.name not in (_NEXT, *STUDIES):
             raise ValueError(f"NAME is {given.name}, which is not a study: give {_NEXT} or one of {', '.join(STUDIES)}")
         check_range("--jobs", given.jobs, at_least=0)
-        signals = (
-            _run_next(given) if given.name == _NEXT else _run(given, given.name, given.out, _data(given, STUDIES[given.name]))
-        )
+        if given.name == _NEXT:
+            signals = _run_next(given)
+        else:
+            signals = _run(given, given.name, given.out, _data(given, STUDIES[given.name]))
     except (ValueError, OSError) as error:
         print(_one_line(error), file=sys.stderr)
         return 1
@@ -75,7 +76,7 @@ def _run_next(given: argparse.Namespace) -> list[int]:
 
 def _where(study: Study, root: str | None) -> list[str]:
     """The options of a study whose data is in the folder of its source's name, in lower case; none without such a folder."""
-    source = dict(flat_values(config_values(study.sweeps[0].settings.config)))["data.source"]
+    source = _settings(study)["data.source"]
     folder = Path(root or "", study.images or source.rpartition(".")[2].lower())
     if root is None or not folder.is_dir():
         return []
@@ -90,13 +91,18 @@ def _data(given: argparse.Namespace, study: Study) -> list[str]:
         ValueError: if ``--data.source`` would replace a source that chooses from another one.
     """
     source = getattr(given, "data.source")
-    values = dict(flat_values(config_values(study.sweeps[0].settings.config)))
-    if source is not None and any(key.startswith("data.source.source") for key in values):
+    settings = _settings(study)
+    if source is not None and any(key.startswith("data.source.source") for key in settings):
         raise ValueError(
-            f"--data.source is {source}, which would replace {values['data.source']} of {study.name}: give only --data.root"
+            f"--data.source is {source}, which would replace {settings['data.source']} of {study.name}: give only --data.root"
         )
     options = {option: getattr(given, option) for option in ("data.source", "data.root")}
     return [f"--{option}={value}" for option, value in options.items() if value is not None]
+
+
+def _settings(study: Study) -> dict[str, Any]:
+    """Those of the config of its first sweep, by key."""
+    return dict(flat_values(config_values(study.sweeps[0].settings.config)))
 
 
 def _run(given: argparse.Namespace, name: str, out: Path, data: list[str]) -> list[int]:

@@ -38,10 +38,10 @@ class ReferenceSamples:
             raise ValueError(f"{what}, which has no {part} sample: give another source")
         if type(dataset.objective) is not type(data.objective):
             raise ValueError(f"{what}, with {dataset.objective!r}, data.source with {data.objective!r}: give one of its kind")
-        given, taken = (one.objective.num_outputs(len(one.classes)) for one in (dataset, data))
         by_name = data.objective.tells_classes
-        if not by_name and given > taken:
-            raise ValueError(f"{what}, with targets for {given} outputs of a net, data.source for {taken}: give both the same")
+        needed, made = (one.objective.num_outputs(len(one.classes)) for one in (dataset, data))
+        if not by_name and needed > made:
+            raise ValueError(f"{what}, with targets for {needed} outputs of a net, data.source for {made}: give both the same")
         strange = [known for known in dataset.classes if by_name and known not in data.classes]
         if strange:
             raise ValueError(
@@ -69,7 +69,8 @@ class ReferenceSamples:
         Raises:
             ValueError: as :func:`check_token_ids`.
         """
-        check_token_ids(self._what, net, self._samples)
+        dataset = self._samples.dataset
+        check_token_ids(self._what, net, self._preparation, [dataset.train if self._part == "train" else dataset.test])
 
     @cached_property
     def inputs(self) -> EvaluationInputs:

@@ -1,32 +1,35 @@
 """The refusal of token ids beyond a net's embeddings, which the first batch need not have."""
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fl_lightning.data.prepared_samples import PreparedSamples
-from fl_lightning.data.samples import are_whole
+from fl_lightning.data.prepared_samples import Preparation
+from fl_lightning.data.samples import Samples, are_whole
 from fl_lightning.protocol import NetInputs, evaluate_net
 
 
-def check_token_ids(what: str, net: nn.Module, samples: PreparedSamples) -> None:
+def check_token_ids(what: str, net: nn.Module, preparation: Preparation, parts: Iterable[Samples]) -> None:
     """Refuse token ids, inputs by themselves or under the name ``input_ids``, beyond a net's embeddings.
 
     Args:
         what: the key of their source, or what it is, for the error.
         net: the net that is to take them.
-        samples: training and test samples.
+        preparation: makes of samples what the net takes.
+        parts: the samples, such as those for training and for tests.
 
     Raises:
         ValueError: naming the largest or the smallest one.
     """
     device = next(net.parameters()).device
-    for part in (samples.dataset.train, samples.dataset.test):
+    for part in parts:
         ids = part.inputs.get("input_ids") if isinstance(part.inputs, dict) else part.inputs
         if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
             continue
         rows = ids.flatten(1)
         for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
-            prepared = samples.preparation.for_evaluation(part.rows([int(row)]))
+            prepared = preparation.for_evaluation(part.rows([int(row)]))
             one = tree_map(lambda part: part.to(device), prepared)
             none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
             if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too

@@ -256,9 +256,8 @@ def check_same_data(runs: Sequence[Run]) -> None:
             by_classes[classes].append(run)
     widest = max(by_classes, key=len, default=frozenset())
     for classes in [part for part in by_classes if part < widest]:
-        if all(
-            run.config.get("data.tasks") for run in by_classes[classes]
-        ):  # classes arrive, to each run as far as it has come
+        # Of a stream of classes a run has those that have arrived.
+        if all(run.config.get("data.tasks") for run in by_classes[classes]):
             del by_classes[classes]
     if len(by_source) > 1:
         said = "; ".join(f"data.source is {source} in {_names(of)}" for source, of in by_source.items())

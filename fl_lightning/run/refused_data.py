@@ -51,7 +51,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     """Check that there are several classes, and that the net takes the data and has one output per class.
 
     Args:
-        class_layer: the layer that a user has named, whose outputs must be as many.
+        class_layer: the layer that a user has named, which must give the outputs.
 
     Raises:
         ValueError: if one of these is false.
@@ -82,7 +82,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise
     except Exception as error:  # of any net
         if isinstance(error, IndexError):
-            check_token_ids("data.source", net, data.samples)
+            _check_tokens(net, data)
         if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
             height, width, *wanted = map(int, sizes.groups())
             raise ValueError(
@@ -92,7 +92,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise _misfit(net, data, inputs, error) from error
     finally:
         hook.remove()
-    check_token_ids("data.source", net, data.samples)
+    _check_tokens(net, data)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -100,7 +100,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         )
     if class_layer and not any(isinstance(one, Tensor) and outputs.shape[-1] in one.shape[1:] for one in made):
         raise ValueError(
-            f"model.class_layer is {class_layer!r}, whose outputs are not those of model.net, of shape "
+            f"model.class_layer is {class_layer!r}, which does not give the outputs of model.net, of shape "
             f"{tuple(outputs.shape[1:])}: name the last layer of the net"
         )
     if not objective.tells_classes:
@@ -156,6 +156,11 @@ def _positions_of(net: nn.Module) -> int | None:
     """The longest text that a net of transformers takes, if its configuration tells it."""
     config = next((layer.config for layer in net.modules() if hasattr(layer, "config")), None)
     return getattr(config, "max_position_embeddings", None)
+
+
+def _check_tokens(net: nn.Module, data: FederatedDataModule) -> None:
+    samples = data.samples.dataset
+    check_token_ids("data.source", net, data.preparation, (samples.train, samples.test))
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:

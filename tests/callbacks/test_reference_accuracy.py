@@ -122,12 +122,12 @@ def test_what_cannot_be_asked_is_refused(make, message):
     assert "\n" not in str(caught.value)
 
 
-def texts(tokens, largest=29):
-    """Twelve texts of four tokens for nets that have ``tokens``, the last of which begins with the largest id."""
+def texts(tokens, **largest):
+    """Twelve texts of four tokens for nets that have ``tokens``; the last of a part begins with its largest id, or 29."""
     ids = torch.arange(60).reshape(12, 5) % 30
-    inputs, targets = ids[:, :-1].clone(), ids[:, 1:]
-    inputs[-1, 0] = largest
-    return Arrays(inputs, targets, inputs, targets, objective=NextToken(num_tokens=tokens))
+    train, test, targets = ids[:, :-1].clone(), ids[:, :-1].clone(), ids[:, 1:]
+    train[-1, 0], test[-1, 0] = largest.get("train", 29), largest.get("test", 29)
+    return Arrays(train, targets, test, targets, objective=NextToken(num_tokens=tokens))
 
 
 def read(source, tasks=None, *callbacks):
@@ -144,6 +144,7 @@ def test_token_ids_beyond_the_net_are_refused(where):
         "learner": lambda source: read(source, PretrainedEWC(source)),
     }[where]
     what = {"set": "ReferenceAccuracy.sets has old", "learner": "model.tasks.source is Arrays"}[where]
+    read_part, other = ("test", "train") if where == "set" else ("train", "test")
     use(texts(30))
     with pytest.raises(
         ValueError, match=f"^{what}, with targets for 40 outputs of a net, data.source for 30: give both the same$"
@@ -152,7 +153,8 @@ def test_token_ids_beyond_the_net_are_refused(where):
     with pytest.raises(
         ValueError, match=f"^{what} has the token 33, which is beyond the embeddings of model.net: use the net's"
     ):
-        use(texts(30, largest=33))
+        use(texts(30, **{read_part: 33}))
+    use(texts(30, **{other: 33}))  # which is not read
 
 
 def test_some_classes_keep_their_labels():

@@ -100,6 +100,6 @@ def test_a_layer_that_is_not_there_is_refused():
 @pytest.mark.parametrize("layer", ["body", "body.0"])
 def test_a_layer_in_the_middle_is_refused(layer):
     """With an adapter it would train this layer and leave the class layer as it was drawn."""
-    cure = r"whose outputs are not those of model.net, of shape \(3,\): name the last layer of the net"
+    cure = r"which does not give the outputs of model.net, of shape \(3,\): name the last layer of the net"
     with pytest.raises(ValueError, match=rf"^model.class_layer is '{layer}', {cure}"):
         fitted(FedAvg, WithHead, layer, "sequential")
