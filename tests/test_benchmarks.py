@@ -132,7 +132,7 @@ def test_the_headline_is_measured_in_pieces(small_headline, checkout, capsys):
     assert re.search(r"^\| captured \| pretended GPU \| 2 \|", section, re.MULTILINE)
     assert "| test_batch_norm[averaged] | pretended GPU | 1 | none |" in section
     assert "| [headline](results/headline/report.md) |" in (checkout / "docs" / "results.md").read_text()
-    assert "Of 1 runs 1 are done." in (checkout / "docs" / "results" / "headline" / "report.md").read_text()
+    assert "All 1 runs are done." in (checkout / "docs" / "results" / "headline" / "report.md").read_text()
 
 
 def test_a_part_that_does_not_fit_is_a_row(monkeypatch, tmp_path):
