@@ -1,4 +1,4 @@
-"""ResNet-9 without normalisation, as FedReg trains it on CIFAR.
+"""ResNet-9 without normalisation, as FedReg trains it on CIFAR, or with group norms.
 
 Xu, Hong, Huang, Jiang, "Acceleration of Federated Learning with Alleviated Forgetting in Local Training", ICLR 2022. Scalars
 and initial weights after Zhang, Dauphin, Ma, "Fixup Initialization: Residual Learning Without Normalization", ICLR 2019.
@@ -6,6 +6,7 @@ and initial weights after Zhang, Dauphin, Ma, "Fixup Initialization: Residual Le
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,40 +23,46 @@ class ResNet9(Network):
     conv 3x3 to 64, ReLU; conv to 128, ReLU, max pool 2, residual block; conv to 256, ReLU, max pool 2; conv to 512, ReLU, max
     pool 2, residual block; max pool 4; linear to classes. ``width`` scales all of these numbers. Convolutions have no bias;
     there are scalars before and after them, and one before the class layer. The class layer and the second convolution of a
-    block start at zero: only the class layer has a gradient in the first step.
+    block start at zero: only the class layer has a gradient in the first step. With ``norm_groups``, a GroupNorm follows each
+    convolution in place of the scalars, and no convolution starts at zero.
 
     Args:
         input_shape: (channels, height, width), height and width at least 32.
         num_classes: at least 1.
         width: channels of the first convolution, at least 1; the paper has 64.
+        norm_groups: number of groups, a divisor of ``width``, of each GroupNorm; by default no norms, as in the paper.
 
     Raises:
-        ValueError: if the input is not an image or too small, or ``width`` is below 1.
+        ValueError: if the input is not an image or too small, ``width`` is below 1, or ``norm_groups`` is not a divisor of it.
     """
 
-    def __init__(self, input_shape: Sequence[int], num_classes: int, width: int = 64) -> None:
+    def __init__(self, input_shape: Sequence[int], num_classes: int, width: int = 64, norm_groups: int | None = None) -> None:
         super().__init__()
         if width < 1:
             raise ValueError(f"model.net.width is {width}, must be at least 1")
+        if norm_groups is not None and (norm_groups < 1 or width % norm_groups):
+            raise ValueError(f"model.net.norm_groups is {norm_groups}, must be a divisor of model.net.width, which is {width}")
         cure = "use CNN2 or add fl_lightning.data.Pad to data.augment"
         channels, rows, columns = image_shape("ResNet9", input_shape, 32, cure=cure)
+        conv = _ScaledConv if norm_groups is None else partial(_NormedConv, norm_groups)
+        block = _Block if norm_groups is None else partial(_NormedBlock, norm_groups)
         self.features = nn.Sequential(
-            _ScaledConv(channels, width),
+            conv(channels, width),
             nn.ReLU(),
-            _ScaledConv(width, 2 * width),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            _Block(2 * width),
-            _ScaledConv(2 * width, 4 * width),
+            conv(width, 2 * width),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            _ScaledConv(4 * width, 8 * width),
+            block(2 * width),
+            conv(2 * width, 4 * width),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            _Block(8 * width),
+            conv(4 * width, 8 * width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            block(8 * width),
             nn.MaxPool2d(4),
             nn.Flatten(),
-            _Shift(),
+            *([_Shift()] if norm_groups is None else []),
         )
         self.classifier = nn.Linear(8 * width * (rows // 32) * (columns // 32), num_classes)
         nn.init.zeros_(self.classifier.weight)
@@ -101,6 +108,30 @@ class _Block(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = F.relu(self.conv1(self.shift(inputs)) + self.bias)
         return F.relu(inputs + self.conv2(hidden))
+
+
+class _NormedConv(nn.Module):
+    """A 3x3 convolution and its norm."""
+
+    def __init__(self, norm_groups: int, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.conv = _conv3x3(fan_in, fan_out, std=_std(fan_out))
+        self.norm = nn.GroupNorm(norm_groups, fan_out)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.norm(self.conv(inputs))
+
+
+class _NormedBlock(nn.Module):
+    """``relu(x + conv2(relu(conv1(x))))``."""
+
+    def __init__(self, norm_groups: int, channels: int) -> None:
+        super().__init__()
+        self.conv1 = _NormedConv(norm_groups, channels, channels)
+        self.conv2 = _NormedConv(norm_groups, channels, channels)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.relu(inputs + self.conv2(F.relu(self.conv1(inputs))))
 
 
 def _conv3x3(fan_in: int, fan_out: int, std: float) -> nn.Conv2d:

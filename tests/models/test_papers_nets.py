@@ -76,6 +76,8 @@ def loss_of(net, images, num_classes=10):
         (ResNet9, (3, 32, 32), 100, 6_614_843),
         # 9 * (3 * 16 + 16 * 32 + 2 * 32**2 + 32 * 64 + 64 * 128 + 2 * 128**2) weights of convolutions, 23 scalars
         (partial(ResNet9, width=16), (3, 32, 32), 10, 410_544 + 23 + 1_290),
+        # Two weights a channel of the norms, in the place of the scalars.
+        (partial(ResNet9, width=16, norm_groups=2), (3, 32, 32), 10, 410_544 + 2 * (16 + 3 * 32 + 64 + 3 * 128) + 1_290),
         (CNN10, (3, 128, 128), 2, 15_676_418),
         (DenseNet121, (3, 224, 224), 2, 6_955_906),
         (DenseNet121, (3, 64, 64), 2, 6_955_906),
@@ -411,6 +413,34 @@ def test_resnet9_forward_matches_the_formulas():
         torch.testing.assert_close(net(images), plain_resnet9(dict(net.named_parameters()), images))
     with pytest.raises(ValueError, match="model.net.width is 0, must be at least 1"):
         ResNet9((3, 64, 32), 10, width=0)
+
+
+def test_resnet9_with_norms_matches_the_formulas():
+    """Norms after convolutions, before ReLU and a block's sum, by mean and variance of halves of the channels."""
+
+    def norm(x, name):
+        halves = x.unflatten(1, (2, -1))
+        variance, mean = torch.var_mean(halves, dim=(2, 3, 4), correction=0, keepdim=True)
+        x = ((halves - mean) / (variance + 1e-5).sqrt()).flatten(1, 2)
+        return x * weights[f"{name}.weight"][:, None, None] + weights[f"{name}.bias"][:, None, None]
+
+    def layer(x, name):
+        return norm(F.conv2d(x, weights[f"{name}.conv.weight"], padding=1), f"{name}.norm")
+
+    def block(x, name):
+        return (x + layer(layer(x, f"{name}.conv1").relu(), f"{name}.conv2")).relu()
+
+    net = shake(build_seeded(lambda: ResNet9((3, 64, 32), 10, width=4, norm_groups=2))).double()
+    weights, images = dict(net.named_parameters()), noise(2, 3, 64, 32, dtype=torch.float64)
+    with torch.no_grad():
+        x = layer(images, "features.0").relu()
+        x = block(F.max_pool2d(layer(x, "features.2").relu(), 2), "features.5")
+        x = F.max_pool2d(layer(x, "features.6").relu(), 2)
+        x = F.max_pool2d(block(F.max_pool2d(layer(x, "features.9").relu(), 2), "features.12"), 4).flatten(1)
+        torch.testing.assert_close(net(images), F.linear(x, weights["classifier.weight"], weights["classifier.bias"]))
+    for groups in (0, 3):
+        with pytest.raises(ValueError, match=f"norm_groups is {groups}, must be a divisor of model.net.width, which is 4"):
+            ResNet9((3, 64, 32), 10, width=4, norm_groups=groups)
 
 
 def test_resnet9_starts_as_fixup_says():

@@ -11,6 +11,7 @@ import torch
 import torchvision
 from options import NO_PICTURES
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning import FedAvg, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback
@@ -254,6 +255,26 @@ def test_what_is_frozen_does_not_travel_and_is_in_memory_once(folders):
         assert same == (name not in method.trained_names)
     assert watched.sent == [(2 * sent, 2 * sent)]
     assert sent < 0.2 * 4 * sum(weight.numel() for weight in method.net.parameters())
+
+
+def test_a_frozen_layer_runs_once_over_the_samples_of_a_stack():
+    """Under vectorized: one product for both clients, where the adapter's have one a client."""
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            if operator in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+                products.append([tuple(factor.shape) for factor in args])
+            return operator(*args, **(kwargs or {}))
+
+    products: list[list[tuple[int, ...]]] = []
+    net = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3))
+    method = FedAvg(net, adapter=LoRA(r=2, target_modules=["0"]), class_layer="2", engine="vectorized", local_steps=1)
+    data = from_arrays(torch.randn(20, 6), torch.arange(20) % 3, [range(10), range(10, 20)], batch_size=4)
+    with Products():
+        fitted(method, data, 1)
+    frozen, adapter = [(8, 6), (6, 7)], [(2, 4, 6), (2, 6, 2)]
+    assert products.count(frozen) == products.count(adapter) == 2  # the trial before the fit, and its step
+    assert [(4, 6), (6, 7)] not in products
 
 
 def test_trained_names_freeze_all_else(folders):
