@@ -76,4 +76,5 @@ ORDER = (
     "fedweit_interference",
     "mnist_tasks_clients",
     "text_chapters",
+    "pretrained_fifty",
 )
