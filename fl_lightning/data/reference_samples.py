@@ -28,11 +28,15 @@ class ReferenceSamples:
         part: the samples that count.
 
     Raises:
-        ValueError: if there is no such sample, its shape is another, or the federation lacks its class.
+        FileNotFoundError: if the source is not there.
+        ValueError: if it cannot be read, there is no such sample, its shape is another, or the federation lacks its class.
     """
 
     def __init__(self, what: str, source: Source, root: Path, data: FederatedDataModule, part: Part = "test") -> None:
-        dataset = source.load(root)
+        try:
+            dataset = source.load(root)
+        except (ValueError, FileNotFoundError) as error:  # names its keys as if it were data.source
+            raise type(error)(f"{what}: {error}") from error
         samples = dataset.train if part == "train" else dataset.test
         if len(samples) == 0:
             raise ValueError(f"{what}, which has no {part} sample: give another source")

@@ -107,6 +107,10 @@ def test_a_run_with_it_ends_in_the_same_weights():
             r"sets has x, with samples of shape \[1\] and type float32, must be \[1, 8, 8\] and uint8",
         ),
         (
+            lambda: fitted(FedAvg(MLP), federation(), ReferenceAccuracy({"x": SomeClasses("digits", first=10)})),
+            "^ReferenceAccuracy.sets has x: data.source.first is 10, must be between 1 and 9$",
+        ),
+        (
             lambda: fitted(FedPer(MLP), federation(), ReferenceAccuracy({"old": OLD})),
             "model is FedPer, whose clients keep parts",
         ),
