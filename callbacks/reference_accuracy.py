@@ -1,6 +1,7 @@
 """ReferenceAccuracy: what training does to knowledge that the federation does not train on."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -11,11 +12,13 @@ from fl_lightning.callbacks.figures import heatmap, one_panel
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
     ReferenceSource,
+    evaluated_weights,
     held_references,
     named_sources,
+    weight_averages,
 )
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import CohortModels, RoundReport, predict_in_batches
+from fl_lightning.protocol import CohortModels, predict_in_batches
 
 
 class ReferenceAccuracy(FederatedCallback):
@@ -84,9 +87,12 @@ class ReferenceAccuracy(FederatedCallback):
         )
         log_figure(trainer, "reference/forgetting", figure, round)
 
-    def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        if self.due_or_last(round, trainer.should_stop):
-            self._measure(trainer, module, round)
+    def on_train_batch_end(self, trainer: Trainer, module: FederatedModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.due_or_last(trainer.global_step, trainer.should_stop):
+            for average in weight_averages(trainer):  # takes each round once, and this one perhaps only after this callback
+                average.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+            with evaluated_weights(trainer, module):
+                self._measure(trainer, module, trainer.global_step)
 
     def _measure(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         """The global model's accuracy and loss on every set."""

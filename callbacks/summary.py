@@ -207,6 +207,8 @@ def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dic
 def _print_table(results: dict[str, Any]) -> None:
     trained = [results[part] for part in ("method", "loss", "learner") if results[part]]
     table = Table(title=", ".join([*trained, counted(results["rounds"], "round")]), show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # paths are longer than a line
     for name, label in (("val_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if readings := results[name]:
             table.add_row(label, f"{readings['last']:.4f}")
@@ -223,9 +225,9 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row(f"{forgetting_name(name)}, last", f"{forgetting_sign(name) * value:z.4f}")
     for name, value in results["reference"].items():
         if name.endswith("/accuracy"):
-            table.add_row(
-                f"accuracy on {name.split('/')[1]}", f"{value:.4f}, {results['reference'][f'{name}_before']:.4f} before"
-            )
+            before = results["reference"].get(f"{name}_before")  # none in a resumed run that began without the callback
+            shown = f"{value:.4f}" if before is None else f"{value:.4f}, {before:.4f} before"
+            table.add_row(f"accuracy on {name.split('/')[1]}", shown)
     for share in sorted({name.split("/")[1] for name in results["wise_ft"]}, key=float):
         there = {name.split("/")[2]: value for name, value in results["wise_ft"].items() if name.split("/")[1] == share}
         shown = ", ".join(f"{value:.4f} on {name}" for name, value in there.items())
@@ -243,7 +245,7 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row("not covered by epsilon", what)
     if (origin := results["initial_weights"]) is not None:
         after = "" if origin["round"] is None else f", after its round {origin['round']}"
-        table.add_row("initial weights", f"of {origin['file']}{after}")
+        table.add_row("initial weights", f"{origin['file']}{after}")
     table.add_row("bytes sent", f"{decimal(results['bytes_down'])} down, {decimal(results['bytes_up'])} up")
     for client, rounds in results["clients_left_out"].items():
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")

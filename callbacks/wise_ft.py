@@ -15,6 +15,7 @@ from fl_lightning.checks import check_each
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
     ReferenceSource,
+    evaluated_weights,
     held_references,
     mixed_nets,
     named_sources,
@@ -37,7 +38,7 @@ class WiseFT(FederatedCallback):
         root: folder of the sources; None: ``data.root``.
 
     Raises:
-        ValueError: if a share is out of range; and as :class:`ReferenceAccuracy`.
+        ValueError: if a share is out of range; as :class:`ReferenceAccuracy`; and as a resumed fit starts that began without.
     """
 
     kept = ("_start",)
@@ -65,11 +66,13 @@ class WiseFT(FederatedCallback):
         self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
         if trainer.global_step == 0:
             self._start = present_weights(module)
+        if not self._start:
+            raise ValueError("callback WiseFT: ckpt_path has no initial weights of it: give it to a new run, or leave it out")
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         sets, score = self._samples(module), module.data.objective.score
-        for share, net in zip(self.shares, mixed_nets(module, self._start, self.shares), strict=True):
-            with trainer.precision_plugin.val_step_context():
+        with evaluated_weights(trainer, module), trainer.precision_plugin.val_step_context():
+            for share, net in zip(self.shares, mixed_nets(module, self._start, self.shares), strict=True):
                 for name, (inputs, targets) in sets.items():
                     logits = predict_in_batches(net, module.data.eval_batch_size, inputs)
                     module.log_round({f"wise_ft/{share:g}/{name}": score(logits, targets)}, trainer.global_step)

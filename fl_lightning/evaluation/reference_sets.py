@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -15,6 +18,7 @@ from fl_lightning.functional import weighted_average
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.federated_net import copied_net, global_tensors
+from fl_lightning.run.trainer_settings import callbacks_of
 
 ReferenceSource = str | Source  # by name, or as an object
 
@@ -52,6 +56,24 @@ def held_references(
     for samples in held.values():
         samples.check_net(method.net)
     return held
+
+
+def weight_averages(trainer: Trainer) -> list[WeightAveraging]:
+    """Lightning's callbacks that average the server's weights over rounds: EMA and SWA."""
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
+
+
+@contextmanager
+def evaluated_weights(trainer: Trainer, method: FederatedAlgorithm) -> Iterator[None]:
+    """In the block the method has the weights that validation reads: their average, where a callback makes one."""
+    averages = weight_averages(trainer)
+    for average in averages:
+        average.on_validation_epoch_start(trainer, method)
+    try:
+        yield
+    finally:
+        for average in reversed(averages):
+            average.on_validation_epoch_end(trainer, method)
 
 
 def present_weights(method: FederatedAlgorithm) -> State:

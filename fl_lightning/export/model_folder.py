@@ -17,6 +17,10 @@ from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.state.checkpoint import read_checkpoint
 
 Weights = Literal["merged", "separate"]
+_FILES: dict[Weights, tuple[str, ...]] = {
+    "merged": ("model.safetensors",),
+    "separate": ("trained.safetensors", "adapter_model.safetensors"),
+}
 
 
 def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
@@ -34,11 +38,17 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
 
     Raises:
         FileNotFoundError: if there is no checkpoint or no config.
-        ValueError: if the checkpoint cannot be read, or its clients keep separate models.
+        ValueError: if the checkpoint cannot be read, its clients keep separate models, or the folder has weights in the other
+            form.
         OSError: if a file cannot be written.
     """
     with needing_extra("transformers", "export --weights"):
         import safetensors  # noqa: F401  # before anything is written
+    other = next(
+        (file for form, files in _FILES.items() if form != weights for file in files if (folder / file).exists()), None
+    )
+    if other is not None:  # a library that reads the folder would add the adapter to weights that have it
+        raise ValueError(f"{folder} has {other}, of another --weights than {weights}: give another folder with --out")
     checkpoint, (run, config) = read_checkpoint(ckpt_path), run_config(ckpt_path)
     method = build_run(config, FederatedModule).model
     restore_weights(method, checkpoint)
@@ -101,7 +111,7 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     measured = _scalars(run, round)
     rows = [
-        ("method", f"{type(method).__name__}, {method.loss!r}"),
+        ("method", f"{type(method).__name__}, {results.get('loss', repr(method.loss))}"),  # by default that of the data
         ("net", " ".join(filter(None, (type(method.net).__name__, _name_of(method))))),
         ("trained", trained),
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
@@ -114,8 +124,10 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
             rows.append((f"{part} accuracy", f"{accuracy:.4f}"))
     reference = results.get("reference", {})
     for name in (name for name in reference if name.endswith("/accuracy") and name in measured):
-        old, before = measured[name], reference[f"{name}_before"]
-        rows.append((f"accuracy on {name.split('/')[1]}", f"{old:.4f}, {before:.4f} before: forgetting {before - old:z.4f}"))
+        shown, before = f"{measured[name]:.4f}", reference.get(f"{name}_before")
+        if before is not None:
+            shown += f", {before:.4f} before: forgetting {before - measured[name]:z.4f}"
+        rows.append((f"accuracy on {name.split('/')[1]}", shown))
     for name in sorted(name for name in measured if name.startswith("forgetting/")):
         rows.append((forgetting_name(name), f"{forgetting_sign(name) * measured[name]:z.4f}, positive is forgetting"))
     table = "\n".join(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)

@@ -38,6 +38,7 @@ _BOOKKEEPING = (
     "data.monitor_test",
 )
 _KEPT = ("trainer.max_steps", "trainer.precision")  # of those
+_CALLBACK, _AVERAGING = re.compile(r"trainer\.callbacks\.\d+"), "WeightAveraging"
 _NAMES = {RATE: "lr", "trainer.max_steps": "rounds", "model.server_optimizer.lr": "server lr"}
 _LONGEST = 40  # characters of a value in a label
 
@@ -98,7 +99,8 @@ class Group:
         last = key.rsplit(".", 1)[-1]
         alone = [other.rsplit(".", 1)[-1] for other in self.label_keys].count(last) == 1
         name = _NAMES.get(key, last if alone else " ".join(key.split(".")[-2:]))
-        text = f"{value:g}" if isinstance(value, float) else PurePath(str(value)).name
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        text = f"{value:g}" if isinstance(value, float) else PurePath(shown).name
         return f"{name.replace('_', ' ')} {text[:_LONGEST]}"
 
 
@@ -123,8 +125,13 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
 
 
 def identity(run: Run) -> dict[str, Hashable]:
-    """The config of the run's group."""
-    return {key: value for key, value in run.config.items() if key in _KEPT or not key.startswith(_BOOKKEEPING)}
+    """The config of the run's group; ``averaging`` is Lightning's callback that averages the weights over rounds."""
+    kept = {key: value for key, value in run.config.items() if key in _KEPT or not key.startswith(_BOOKKEEPING)}
+    for entry in (key for key, value in run.config.items() if _CALLBACK.fullmatch(key) and str(value).endswith(_AVERAGING)):
+        for key, value in run.config.items():
+            if f"{key}.".startswith(f"{entry}."):
+                kept[f"averaging{key.removeprefix(entry)}"] = value
+    return kept
 
 
 def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:

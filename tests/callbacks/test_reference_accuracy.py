@@ -1,12 +1,15 @@
 """ReferenceAccuracy and WiseFT against models that are fitted, mixed and asked by a plain loop, and SomeClasses."""
 
 import copy
+import re
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from options import NO_PICTURES
 from torch import nn
 
@@ -244,6 +247,39 @@ def test_a_resumed_run_mixes_with_the_same_start(monkeypatch, tmp_path):
             trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
         results.append({name: float(value) for name, value in logged.items() if name.startswith("wise_ft")})
     assert results[0] == results[1] != {}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_under_an_average_its_weights_are_asked(order):
+    """EMA of the server's weights: a reference set with the test samples has the test accuracies, in any order of callbacks."""
+
+    class Seen(Callback):
+        def on_validation_end(self, trainer, module):
+            if trainer.global_step:
+                seen.append([module.newest[name] for name in ("test/accuracy", "reference/new/accuracy")])
+
+    seen, method = [], FedAvg(MLP, local_steps=5, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    average = EMAWeightAveraging(decay=0.7)
+    callbacks = [average, ReferenceAccuracy({"new": NEW}, every=1), WiseFT({"new": NEW}, [1.0]), Seen()][::order]
+    settings = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "val_check_interval": 1}
+    trainer = Trainer(max_steps=3, callbacks=callbacks, **settings)
+    trainer.fit(method, datamodule=federation(monitor_test=1))
+    assert len(seen) == 3
+    assert len({test for test, _ in seen}) == 3
+    assert all(test == reference for test, reference in seen)
+    assert method.newest["wise_ft/1/new"] == seen[-1][0]
+
+
+def test_a_resumed_run_that_began_without_has_no_accuracy_before(tmp_path, capsys):
+    """The table at its end says what there is; WiseFT needs the start and is refused."""
+    fitted(FedAvg(MLP, local_steps=1), federation(), rounds=1).save_checkpoint(tmp_path / "1.ckpt")
+    settings = {"max_steps": 2, "accelerator": "cpu", "logger": False, "default_root_dir": tmp_path}
+    trainer = Trainer(**settings, callbacks=[ReferenceAccuracy({"old": OLD})])
+    trainer.fit(FedAvg(MLP, local_steps=1), datamodule=federation(), ckpt_path=tmp_path / "1.ckpt")
+    assert re.search(r"│ accuracy on old +│ 0\.\d{4} +│", capsys.readouterr().out)
+    trainer = Trainer(**settings, callbacks=[WiseFT({"old": OLD})])
+    with pytest.raises(ValueError, match="^callback WiseFT: ckpt_path has no initial weights of it: give it to a new run, or"):
+        trainer.fit(FedAvg(MLP, local_steps=1), datamodule=federation(), ckpt_path=tmp_path / "1.ckpt")
 
 
 @pytest.mark.parametrize(

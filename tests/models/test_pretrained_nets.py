@@ -751,6 +751,10 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
         code, out, error = main("export", "--ckpt_path", str(checkpoint), "--weights", weights, "--out", weights)
         assert code == 0, error
         assert f"{weights}/" in out
+    other = "adapter_model.safetensors" if adapted else "trained.safetensors"
+    code, _, error = main(*f"export --ckpt_path {checkpoint} --weights merged --out separate".split())
+    assert code == 1
+    assert f"separate has {other}, of another --weights than merged: give another folder with --out" in error
     state = {
         name.removeprefix("net."): value
         for name, value in torch.load(checkpoint, weights_only=True)["state_dict"].items()

@@ -69,10 +69,16 @@ def config(seed: int, rounds: int, changes: dict) -> dict:
     if "data__tasks" in changes:
         data["tasks"] = {"class_path": f"fl_lightning.tasks.{changes.pop('data__tasks')}", "init_args": {"num_tasks": 2}}
     targets = changes.pop("targets", [])
+    trainer_callbacks = [{"class_path": path, "init_args": {"decay": 0.9}} for path in changes.pop("trainer__callbacks", [])]
     assert not changes, changes
     return {
         "seed_everything": seed,
-        "trainer": {"max_steps": rounds, "devices": "auto", "default_root_dir": f"runs/seed_{seed}"},
+        "trainer": {
+            "max_steps": rounds,
+            "devices": "auto",
+            "default_root_dir": f"runs/seed_{seed}",
+            "callbacks": trainer_callbacks,
+        },
         "model": model,
         "data": data,
         "callbacks": {"summary": {"targets": targets}},

@@ -45,8 +45,13 @@ LABELS = [
         [{}, {"model": "FedProx", "data__partition__alpha": 1.0}],
         ["FedAvg, CrossEntropy, alpha 0.1", "FedProx, CrossEntropy, alpha 1"],
     ),
-    # Where the data lies is bookkeeping: one group.
-    ([{}, {"data__root": "/elsewhere"}], ["FedAvg, CrossEntropy"]),
+    # Where the data is and what watches a run are bookkeeping: one group; an average of the weights is not.
+    ([{}, {"data__root": "/elsewhere"}, {"trainer__callbacks": ["callbacks.Watcher"]}], ["FedAvg, CrossEntropy"]),
+    (
+        [{"trainer__callbacks": ["callbacks.Watcher"]}, {"trainer__callbacks": ["callbacks.EMAWeightAveraging"]}],
+        ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, EMAWeightAveraging"],
+    ),
+    ([{}, {"model__trained": ["a.*", "b"]}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, trained a.* b"]),
     # One short name, two classes.
     ([{"model": "FedAvg"}, {"model": "mine.FedAvg"}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy (2)"]),
 ]
