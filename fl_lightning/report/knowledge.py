@@ -55,9 +55,7 @@ def table(study: Study) -> Table:
     for name in names:
         columns += [f"accuracy on {name}", f"{name} before", f"forgetting of {name}"]
         for group, row in zip(groups, scores, strict=True):
-            old, before = _old(group, name), _before(group, name)
-            drops = [b - o for b, o in zip(before.values, old.values, strict=False)]
-            row += [old, before, Spread.of_all(drops, len(group.runs))]
+            row += [_old(group, name), _before(group, name), _drop(group, name)]
     note = "After the last round, means ± standard deviation over seeds. Forgetting is the drop since before round 1: positive "
     note += "is forgetting."
     records = [{"method": group.label} | means_and_sds(columns, row) for group, row in zip(groups, scores, strict=True)]
@@ -72,6 +70,13 @@ def _old(group: Group, name: str) -> Spread:
 
 def _before(group: Group, name: str) -> Spread:
     return _last(group, f"reference/{name}/accuracy_before")
+
+
+def _drop(group: Group, name: str) -> Spread:
+    """Accuracy that was lost; a resumed run that began without the set lacks the accuracy before."""
+    before, old = f"reference/{name}/accuracy_before", f"reference/{name}/accuracy"
+    logs = [run.log for run in group.runs if {before, old} <= run.log.scalars.keys()]
+    return Spread.of_all((log.newest(before) - log.newest(old) for log in logs), len(group.runs))
 
 
 def _last(group: Group, scalar: str) -> Spread:

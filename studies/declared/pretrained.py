@@ -44,6 +44,7 @@ STUDIES = [
             "reference/old/lost": "accuracy lost on the old classes",
             "forgetting/client_mean": "client forgetting F_ki in round 30",
             "MB_up": "MB up",
+            "MB_down": "MB down",
         },
         claimed=("test_accuracy", "reference/old/lost"),
         baseline={SWEEP: "full"},
