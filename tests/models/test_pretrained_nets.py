@@ -19,6 +19,7 @@ from fl_lightning.data import from_arrays
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
 from fl_lightning.models.foreign_net import accept_foreign
+from fl_lightning.models.network import find_class_layer
 from fl_lightning.objectives import NextToken
 
 peft, timm, transformers = (pytest.importorskip(library) for library in ("peft", "timm", "transformers"))
@@ -721,6 +722,26 @@ def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
         ValueError, match="class layer of none of the names .* which all-linear leaves out: set model.class_layer"
     ):
         fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
+
+
+class Attentive(nn.Module):
+    """Torch's attention, by itself and in its layer of a transformer, beside linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.layer = nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.body, self.classifier = nn.Linear(4, 4), nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize("target", ["attention", "out_proj", "self_attn", "layer", "linear2"])
+def test_layers_that_torch_does_not_call_get_no_adapter(target):
+    """It reads their weights past an adapter: no gradient, or evaluation without it; all-linear leaves them out."""
+    with pytest.raises(ValueError, match=rf"target_modules has '{target}', which fits .*{target}, but torch's .* outside of"):
+        LoRA(r=2, target_modules=[target]).attach(Attentive())
+    net = Attentive()
+    find_class_layer(net, "classifier")
+    LoRA(r=2, target_modules="all-linear").attach(net)
+    assert {name.partition(".lora_")[0] for name, _ in net.named_parameters() if "lora_" in name} == {"body"}
 
 
 def test_images_of_another_size_are_refused_in_our_words(folders):
