@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted, first_line
@@ -70,7 +70,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise ValueError(
             f"model.net.causal is false, with which the net is a classifier, but data.source has {objective!r}: set it to true"
         )
-    inputs = data.first_inputs(1)
+    inputs = data.first_inputs(2)  # some nets take one at a time only
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     made: list[Any] = []
@@ -104,7 +104,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"{tuple(outputs.shape[1:])}: name the last layer of the net"
         )
     if not objective.tells_classes:
-        wanted = objective.output_shape(data.samples.dataset.train.targets[:1], num_classes)
+        wanted = objective.output_shape(data.samples.dataset.train.targets[:2], num_classes)
         if outputs.shape != wanted:
             raise ValueError(
                 f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be {wanted[1:]} for {objective!r}: build "
@@ -116,7 +116,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be (classes,): segmentation is not "
             "supported, and for sequences the net must return one row per sample"
         )
-    if outputs.shape != (1, num_classes):
+    if outputs.shape != (len(tree_leaves(inputs)[0]), num_classes):
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
@@ -137,7 +137,9 @@ def _misfit(net: nn.Module, data: FederatedDataModule, inputs: NetInputs, error:
     if data.samples.inputs_are_whole:
         given = f"{given} and type {type_names(inputs)}"
     cure = "choose one that fits the data"
-    if isinstance(inputs, dict):
+    if "no padding token" in reason:
+        cure = "give its configuration the tokenizer's pad_token_id, as in model.net.options {pad_token_id: 0}"
+    elif isinstance(inputs, dict):
         cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
     elif isinstance(error, IndexError):  # of a table, in which whole numbers are looked up
         cure = f"{cure}, with embeddings for all tokens and positions"

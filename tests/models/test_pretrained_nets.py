@@ -194,6 +194,16 @@ def test_a_net_that_looks_at_values_is_refused_in_our_words(masked):
         fitted(FedAvg(net, engine="vectorized", local_steps=1), data)
 
 
+def test_a_net_for_one_text_at_a_time_is_refused_with_the_option_that_is_missing(folders):
+    """transformers finds the end of a text by the number of the padding token; with it the net trains."""
+    net, data = partial(TransformersModel, name=str(folders / "gpt")), federation("bert")
+    with pytest.raises(
+        ValueError, match=r"no padding token is defined.*: give .*'s pad_token_id, as in model.net.options \{pad"
+    ):
+        fitted(FedAvg(net), data)
+    fitted(FedAvg(partial(net, options={"pad_token_id": 0}), engine="sequential", local_steps=1), data, 1)
+
+
 def test_causal_models_need_the_tokens_of_the_data(folders):
     """Another tokenizer is refused; a net that begins anew gets an embedding for the data."""
     with pytest.raises(ValueError, match="which has 30 tokens, but the data has 50: set num_tokens of NextToken"):
