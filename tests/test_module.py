@@ -547,15 +547,23 @@ class _Clock(FederatedCallback):
         self.starts.append(time.perf_counter())
 
 
-@pytest.mark.parametrize(("steps", "refused"), [({"local_epochs": 1}, True), ({"local_steps": 1}, False)])
-def test_a_batch_of_one_sample_under_batch_norm_is_refused_before_training(fit, steps, refused):
-    """Client 1 has 5 samples: its second batch of 4 has one, which one local step does not reach."""
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"local_epochs": 1}, "4, which gives client 1"),
+        ({"local_steps": 1}, None),
+        ({"local_steps": 1, "micro_batch_size": 3}, "4 and model.micro_batch_size 3, which gives client 0"),
+        ({"local_steps": 1, "micro_batch_size": 2}, None),
+    ],
+)
+def test_a_batch_of_one_sample_under_batch_norm_is_refused_before_training(fit, settings, refused):
+    """Client 1 has 5 samples: its second batch of 4 has one, which one local step does not reach; so has a batch's part."""
     data = from_arrays(torch.randn(9, 3), torch.arange(9) % 2, [range(4), range(4, 9)], batch_size=4)
-    method = FedAvg(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)), **steps)
-    if not refused:
+    method = FedAvg(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)), **settings)
+    if refused is None:
         fit(method, data, 1)
         return
-    with pytest.raises(ValueError, match=r"data.batch_size is 4, which gives client 1 a batch of one sample"):
+    with pytest.raises(ValueError, match=f"^data.batch_size is {refused} a batch of one sample"):
         fit(method, data, 1)
 
 

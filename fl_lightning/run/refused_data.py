@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import signature
 from typing import Any
 
@@ -242,37 +242,42 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
         )
 
 
-def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
+def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, rounds: int) -> None:
     """Refuse clients' batches of one sample, in any task, if the net, for example one with BatchNorm, cannot take one.
 
     Args:
-        local_steps: local steps of a visit, by client.
+        method: of that net; its ``micro_batch_size`` cuts batches into parts.
         rounds: rounds of the fit.
 
     Raises:
         ValueError: naming the first client with such a batch.
     """
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.net.modules()):
         return
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:
         clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
-    lonely = next(_batches_of_one(clients, data, local_steps), None)
+    lonely = next(_batches_of_one(method, clients, data), None)
     if lonely is None:
         return
     try:
-        copy.deepcopy(net).train()(data.first_inputs(1))
+        copy.deepcopy(method.net).train()(data.first_inputs(1))
     except ValueError as error:
+        part = "" if method.micro_batch_size is None else f" and model.micro_batch_size {method.micro_batch_size}"
         raise ValueError(
-            f"data.batch_size is {data.batch_size}, which gives {lonely} a batch of one sample, but BatchNorm in model.net "
-            "needs more: choose another batch size, or a net without it"
+            f"data.batch_size is {data.batch_size}{part}, which gives {lonely} a batch of one sample, but BatchNorm in "
+            "model.net needs more: choose another batch size, or a net without it"
         ) from error
 
 
-def _batches_of_one(clients: Iterable[int], data: FederatedDataModule, local_steps: Callable[[int], int]) -> Iterator[str]:
-    """Names of the clients that have one, with its task."""
+def _batches_of_one(method: FederatedAlgorithm, clients: Iterable[int], data: FederatedDataModule) -> Iterator[str]:
+    """Names of the clients that have one, or one as a part of a batch, with its task."""
+
+    def is_alone(client: int) -> bool:
+        sizes = data.batch_sizes.of_visit(client, method.num_local_steps(client))
+        return any((size - 1) % (method.micro_batch_size or size) == 0 for size in sizes)
+
     for position in data.present_shards.at_each_position():
         task = f" in task {position + 1}" if data.tasks is not None else ""
         holding = (client for client in clients if data.num_train(client) > 0)  # others join later
-        alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
-        yield from (f"client {client}{task}" for client in alone)
+        yield from (f"client {client}{task}" for client in filter(is_alone, holding))
