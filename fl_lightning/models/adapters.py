@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl_lightning.checks import check_list, check_range, check_whole, first_line
+from fl_lightning.checks import check_range, check_whole, did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import class_layer
@@ -89,8 +89,9 @@ class LoRA(Adapter):
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
         self.every_linear = target_modules == "all-linear"
-        if not self.every_linear:
-            check_list("model.adapter.target_modules", target_modules)
+        if isinstance(target_modules, str) and not self.every_linear:
+            cure = did_you_mean(target_modules, ["all-linear"], otherwise=f"give {[target_modules]}")
+            raise ValueError(f"model.adapter.target_modules is {target_modules!r}, must be a list, or all-linear: {cure}")
         if target_modules is not None and not target_modules:
             raise ValueError("model.adapter.target_modules is [], which adapts no layer: name some, or give null")
         self.r, self.alpha, self.dropout = r, alpha, dropout

@@ -707,13 +707,17 @@ def test_the_class_layer_is_found_by_its_name(head):
 
 
 def test_a_text_is_no_list():
-    """It would be a list of its letters."""
-    for make in (
-        partial(FedAvg, MLP, trained="head.*"),
-        partial(FedAvg, MLP, personal="head.*"),
-        partial(LoRA, target_modules="q"),
+    """It would be a list of its letters; sets and dicts have no order, and other things than texts are no patterns."""
+    for make, said in (
+        (partial(FedAvg, MLP, trained="head.*"), r"trained is 'head.\*', must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, personal="head.*"), r"personal is 'head.\*', must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, trained={"head.*": 1}), r"trained is \{'head.\*': 1\}, must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, trained={"head.*"}), r"trained is \{'head.\*'\}, must be a list: give \['head.\*'\]$"),
+        (partial(LoRA, target_modules="q"), r"target_modules is 'q', must be a list, or all-linear: give \['q'\]$"),
+        (partial(LoRA, target_modules="all_linear"), r"must be a list, or all-linear: did you mean all-linear\?$"),
+        (lambda: fitted(FedAvg(MLP, trained=[1]), federation("vit")), "model.trained has 1, must be patterns of names: give"),
     ):
-        with pytest.raises(ValueError, match=r"is '.*', must be a list: give \['"):
+        with pytest.raises(ValueError, match=said):
             make()
 
 
