@@ -156,6 +156,18 @@ def test_each_sample_is_read_once():
     assert read == list(range(5))
 
 
+@pytest.mark.parametrize("collate", [None, lambda rows: padded([{**row, "label": int(row["label"])} for row in rows])])
+def test_classes_of_hugging_face_keep_their_names(collate):
+    """Also one without a sample; names that are given come first."""
+    datasets = pytest.importorskip("datasets")
+    features = {"input_ids": datasets.List(datasets.Value("int64")), "label": datasets.ClassLabel(names=["cat", "dog", "owl"])}
+    dataset = datasets.Dataset.from_dict({"input_ids": [[1], [2]], "label": [1, 0]}, features=datasets.Features(features))
+    for given, expected in (({}, ("cat", "dog", "owl")), ({"classes": ["a", "b", "c"]}, ("a", "b", "c"))):
+        data = from_dataset(dataset, [[0, 1]], collate=collate, **given)
+        data.setup()
+        assert data.classes == expected
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield from ()
