@@ -222,7 +222,10 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
         ({"inputs": [torch.zeros(2, 3)] * 3}, "inputs in a list of 3 arrays with 2 rows each: .* as a tuple"),
         ({"inputs": np.array(["a b", "c"], object)}, r"inputs of texts, must be numbers: .* tokenizer\(list\(texts\), padding"),
         ({"inputs": ["a b", "c"]}, "inputs of texts, must be numbers"),
-        ({"test_inputs": TOKENS["input_ids"]}, r"training inputs of shape \{'input_ids': \(3,\).* and test inputs of \(3,\)"),
+        (
+            {"test_inputs": TOKENS["input_ids"]},
+            r"training inputs of shape \{'input_ids': \(3,\).* test inputs of \(3,\): give both the same, with texts",
+        ),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
         ({"inputs": (torch.zeros(2, 3), torch.zeros(2)), "mean": [0.5], "std": [1.0]}, "several tensors a sample"),

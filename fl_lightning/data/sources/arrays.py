@@ -236,7 +236,8 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as error:  # lists of different lengths
-        raise ValueError(f"data.source has {name} that are not an array ({error}): give all samples one shape") from error
+        cure = "give all samples one shape" + ", texts by padding=True of the tokenizer" * ("inputs" in name)
+        raise ValueError(f"data.source has {name} that are not an array ({error}): {cure}") from error
 
 
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
