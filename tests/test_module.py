@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
@@ -278,7 +279,11 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
     ("settings", "message"),
     [
         ({"gradient_clip_val": 1.0}, "trainer.gradient_clip_val is 1.0.*model.clip_local_gradients"),
-        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*data.batch_size"),
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*: use model.micro_batch_size"),
+        (
+            {"callbacks": [StochasticWeightAveraging(0.1, 1)]},
+            "callbacks has StochasticWeightAveraging, .*: use .*WeightAveraging$",
+        ),
         ({"max_epochs": 3}, "trainer.max_epochs is 3.*max_steps"),
         ({"min_epochs": 2}, "trainer.min_epochs is 2.*min_steps"),
         ({"gradient_clip_algorithm": "value"}, "trainer.gradient_clip_algorithm is value.*model.clip_local_gradients"),
