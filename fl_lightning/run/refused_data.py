@@ -139,11 +139,13 @@ def _misfit(net: nn.Module, data: FederatedDataModule, inputs: NetInputs, error:
     cure = "choose one that fits the data"
     if "no padding token" in reason:
         cure = "give its configuration the tokenizer's pad_token_id, as in model.net.options {pad_token_id: 0}"
-    elif isinstance(inputs, dict):
+    elif "scalar types: Long, Int" in reason:
+        cure = "give token ids as whole numbers"
+    elif isinstance(inputs, dict) and isinstance(error, TypeError | KeyError | AttributeError):
         cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
     elif isinstance(error, IndexError):  # of a table, in which whole numbers are looked up
         cure = f"{cure}, with embeddings for all tokens and positions"
-    elif data.samples.inputs_are_whole:
+    elif data.samples.inputs_are_whole and not isinstance(inputs, dict):
         cure = f"{cure}, or give floats"
     return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
 
@@ -175,6 +177,11 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
     if called is None or not isinstance(inputs, dict):
         return
     taken = [name for name, one in signature(called.forward).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    if "labels" in inputs:
+        raise ValueError(
+            f"data.source gives 'labels' among the inputs, from which model.net {type(called).__name__} computes its own loss: "
+            "give them as targets only"
+        )
     for name in inputs:
         if name not in taken:
             raise ValueError(

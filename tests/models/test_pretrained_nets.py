@@ -678,12 +678,21 @@ def test_half_precision_on_disk_is_trained_in_float32(tmp_path, folders):
 
 
 def test_inputs_that_a_net_would_ignore_are_refused(folders):
-    """A misspelt name, and a mask of other ids, before round 1."""
+    """A misspelt name, a mask of other ids, and numbers that its embeddings lack, before round 1."""
     net = partial(TransformersModel, name=str(folders / "bert"))
     for inputs, message in (
         (
             {"input_ids": IDS, "attn_mask": MASK},
             "data.source gives 'attn_mask', which model.net BertFor.* does not take",
+        ),
+        (
+            {"input_ids": IDS, "labels": TARGETS},
+            "gives 'labels' among the inputs, .* its own loss: give them as targets only",
+        ),
+        ({"input_ids": IDS.float()}, "cannot take inputs .*: give token ids as whole numbers$"),
+        (
+            {"input_ids": IDS, "token_type_ids": MASK + 1},
+            "data.source has 2 in 'token_type_ids', which is beyond the embeddings",
         ),
         ({"input_ids": IDS, "attention_mask": MASK[:, :5]}, r"input_ids of shape \(8,\) and attention_mask of \(5,\)"),
     ):
