@@ -546,7 +546,10 @@ def test_files_of_a_library_are_of_this_net(tmp_path, folders):
     state = transformers.BertForSequenceClassification(config).state_dict()
     net = partial(TransformersModel, name=str(folders / "bert"), pretrained=False)
     for changed, message in (
-        ({"classifier.bias": torch.zeros(5)}, r"classifier.bias is \(5,\) there and \(3,\) here: give weights of this net"),
+        (
+            {"classifier.bias": torch.zeros(5)},
+            r"classifier.bias is \(5,\) there and \(3,\) here: give .* all but the class layer by",
+        ),
         ({"more.weight": torch.zeros(5)}, r"features.more.weight is \(5,\) there and missing here"),
         ({"bert.embeddings.LayerNorm.bias": None}, r"features.bert.embeddings.LayerNorm.bias is missing there"),
     ):
@@ -636,6 +639,14 @@ def test_libraries_nets_on_the_command_line(main, folders):
     code, out, error = main(*few.split(), "--model.net", "timm.no_such_net")
     assert code != 0
     assert "model.net.name is no_such_net, which timm cannot build" in error
+    with pytest.raises(
+        ValueError, match=r"^model.net.name is test_resnt, which timm cannot build .*: did you mean test_resnet\?"
+    ):
+        TimmModel((3, 16, 16), 3, "test_resnt")
+    for net in ("TransformersModel", "TimmModel"):
+        code, _, error = main(*few.split(), "--model.net", net)
+        assert (code, error.count("\n")) == (1, 1)
+        assert f"model.net is {net}, which needs a name: give model.net.name" in error
 
 
 def test_a_net_of_torchvision_by_name_takes_a_file(main, tmp_path):
