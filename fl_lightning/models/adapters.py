@@ -128,7 +128,7 @@ class LoRA(Adapter):
 
     def merged(self, net: nn.Module) -> nn.Module:
         net = copy.deepcopy(net)
-        for name, layer in _adapted(net).items():
+        for name, layer in adapted_layers(net).items():
             layer.merge()
             net.set_submodule(name, layer.get_base_layer())
         return net
@@ -136,7 +136,7 @@ class LoRA(Adapter):
     def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         from safetensors.torch import save_file
 
-        state, adapted = net.state_dict(), _adapted(net)
+        state, adapted = net.state_dict(), adapted_layers(net)
         whole = sorted({name.rpartition(".")[0] for name in trained if "lora_" not in name})
         if within := next((name for name in whole if name.endswith(".base_layer")), None):
             raise ValueError(
@@ -187,7 +187,7 @@ class LoRA(Adapter):
         return {name: tensor for name, tensor in present.items() if "lora_" in name} | weights
 
 
-def _adapted(net: nn.Module) -> dict[str, Any]:
+def adapted_layers(net: nn.Module) -> dict[str, Any]:
     """The layers of a net that have an adapter of peft, by name."""
     with needing_extra("transformers", "model.adapter LoRA"):
         from peft.tuners.tuners_utils import BaseTunerLayer

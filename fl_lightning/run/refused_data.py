@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -20,6 +21,7 @@ from fl_lightning.data.tasks import Tasks
 from fl_lightning.data.token_ids import check_token_ids
 from fl_lightning.losses import WeightedCrossEntropy
 from fl_lightning.models import TransformersModel
+from fl_lightning.models.adapters import adapted_layers
 from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
@@ -98,6 +100,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
             "that begins with them: wrap it in a net whose forward returns the tensor"
         )
+    _check_adapters(net, placed)
     if class_layer and not any(isinstance(one, Tensor) and outputs.shape[-1] in one.shape[1:] for one in made):
         raise ValueError(
             f"model.class_layer is {class_layer!r}, which does not give the outputs of model.net, of shape "
@@ -165,6 +168,38 @@ def _positions_of(net: nn.Module) -> int | None:
 def _check_tokens(net: nn.Module, data: FederatedDataModule) -> None:
     samples = data.samples.dataset
     check_token_ids("data.source", net, data.preparation, (samples.train, samples.test))
+
+
+def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:
+    """Refuse an adapter whose layer a net does not call but reads the weight of, as Swin of torchvision and BEiT of timm do.
+
+    Raises:
+        ValueError: naming the layer.
+    """
+    if not any("lora_" in name for name, _ in net.named_parameters()):
+        return
+    layers = adapted_layers(net)
+    called: set[str] = set()
+    hooks = [layer.register_forward_hook(lambda *_, name=name: called.add(name)) for name, layer in layers.items()]
+    evaluate_net(net, lambda net: net(inputs))
+    for hook in hooks:
+        hook.remove()
+    present = dict(net.named_parameters())
+    names = [f"{name}.base_layer.weight" for name in layers if name not in called]
+    weights = {name: present[name].detach().requires_grad_() for name in names if name in present}
+    if not weights:
+        return
+
+    @torch.enable_grad()
+    def read_gradients(net: nn.Module) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(functional_call(net, weights, (inputs,)).sum(), [*weights.values()], allow_unused=True)
+
+    gradients = evaluate_net(net, read_gradients)
+    if read := next((name for name, gradient in zip(weights, gradients, strict=True) if gradient is not None), None):
+        raise ValueError(
+            f"model.adapter adapts {read.removesuffix('.base_layer.weight')}, but model.net reads its weight past the adapter: "
+            "name other layers as model.adapter.target_modules"
+        )
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:

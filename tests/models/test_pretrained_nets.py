@@ -778,6 +778,27 @@ def test_layers_that_torch_does_not_call_get_no_adapter(target):
     assert {name.partition(".lora_")[0] for name, _ in net.named_parameters() if "lora_" in name} == {"body"}
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_a_weight_that_a_net_reads_past_its_adapter_is_refused(read):
+    """As attention in Swin of torchvision does; a layer that is not used at all is no fault."""
+
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.other, self.classifier = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, inputs):
+            return self.classifier(nn.functional.linear(self.body(inputs), self.other.weight) if read else self.body(inputs))
+
+    method = FedAvg(Reads(), adapter=LoRA(r=2, target_modules="all-linear"), engine="sequential", local_steps=1)
+    data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
+    if not read:
+        fitted(method, data, 1)
+        return
+    with pytest.raises(ValueError, match=r"^model.adapter adapts other, but model.net reads its weight past the adapter: name"):
+        fitted(method, data, 1)
+
+
 def test_images_of_another_size_are_refused_in_our_words(folders):
     """The line names both sizes and what changes them."""
     data = from_arrays(torch.zeros(6, 3, 8, 8), torch.arange(6) % 3, [range(6)])
