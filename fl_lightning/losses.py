@@ -141,7 +141,7 @@ class WeightedCrossEntropy(Loss):
             equally, :func:`fl_lightning.functional.balanced_class_weights`.
 
     Raises:
-        ValueError: if a weight is negative; before round 1, if there are fewer or more weights than classes.
+        ValueError: if a weight is negative, or none above 0; before round 1, if there are fewer or more weights than classes.
     """
 
     needs_classes = True
@@ -149,6 +149,10 @@ class WeightedCrossEntropy(Loss):
     def __init__(self, class_weights: Sequence[float] | None = None) -> None:
         check_list("model.loss.class_weights", class_weights)
         check_each("model.loss.class_weights", class_weights or (), at_least=0, below=math.inf)
+        if class_weights is not None and not any(class_weights):
+            raise ValueError(
+                f"model.loss.class_weights is {[*class_weights]}, with which no sample counts: give one above 0, or null"
+            )
         self.class_weights = None if class_weights is None else tuple(class_weights)
         self.uses_label_counts = class_weights is None
 

@@ -271,7 +271,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             self.privacy.check(self, self.data.participation, str(self.trainer.precision))
         check_cohorts(self.data.participation, self.trainer.max_steps)
         check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
-        check_batches_of_one(self.net, self.data, self.num_local_steps, self.trainer.max_steps)
+        check_batches_of_one(self, self.data, self.trainer.max_steps)
         if self.step_factors is not None:
             self.step_factors(max(map(self.num_local_steps, range(self.data.num_clients))))  # fails, or does not
 

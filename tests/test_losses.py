@@ -104,6 +104,10 @@ def test_clients_follow_class_weights(engine, class_weights):
     [
         (lambda: WeightedCrossEntropy([1.0, -1.0]), r"model\.loss\.class_weights .*-1\.0"),
         (
+            lambda: WeightedCrossEntropy([0.0, 0.0]),
+            r"model\.loss\.class_weights is \[0\.0, 0\.0\], with which no sample",
+        ),
+        (
             lambda: WeightedCrossEntropy([1.0])(torch.zeros(1, 3), torch.tensor([0]), torch.ones(3)),
             r"^model\.loss\.class_weights has 1 weight, there are 3 classes: give one a class$",
         ),

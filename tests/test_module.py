@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
@@ -278,7 +279,11 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
     ("settings", "message"),
     [
         ({"gradient_clip_val": 1.0}, "trainer.gradient_clip_val is 1.0.*model.clip_local_gradients"),
-        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*data.batch_size"),
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2.*: use model.micro_batch_size"),
+        (
+            {"callbacks": [StochasticWeightAveraging(0.1, 1)]},
+            "callbacks has StochasticWeightAveraging, .*: use .*WeightAveraging$",
+        ),
         ({"max_epochs": 3}, "trainer.max_epochs is 3.*max_steps"),
         ({"min_epochs": 2}, "trainer.min_epochs is 2.*min_steps"),
         ({"gradient_clip_algorithm": "value"}, "trainer.gradient_clip_algorithm is value.*model.clip_local_gradients"),
@@ -547,15 +552,23 @@ class _Clock(FederatedCallback):
         self.starts.append(time.perf_counter())
 
 
-@pytest.mark.parametrize(("steps", "refused"), [({"local_epochs": 1}, True), ({"local_steps": 1}, False)])
-def test_a_batch_of_one_sample_under_batch_norm_is_refused_before_training(fit, steps, refused):
-    """Client 1 has 5 samples: its second batch of 4 has one, which one local step does not reach."""
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"local_epochs": 1}, "4, which gives client 1"),
+        ({"local_steps": 1}, None),
+        ({"local_steps": 1, "micro_batch_size": 3}, "4 and model.micro_batch_size 3, which gives client 0"),
+        ({"local_steps": 1, "micro_batch_size": 2}, None),
+    ],
+)
+def test_a_batch_of_one_sample_under_batch_norm_is_refused_before_training(fit, settings, refused):
+    """Client 1 has 5 samples: its second batch of 4 has one, which one local step does not reach; so has a batch's part."""
     data = from_arrays(torch.randn(9, 3), torch.arange(9) % 2, [range(4), range(4, 9)], batch_size=4)
-    method = FedAvg(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)), **steps)
-    if not refused:
+    method = FedAvg(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)), **settings)
+    if refused is None:
         fit(method, data, 1)
         return
-    with pytest.raises(ValueError, match=r"data.batch_size is 4, which gives client 1 a batch of one sample"):
+    with pytest.raises(ValueError, match=f"^data.batch_size is {refused} a batch of one sample"):
         fit(method, data, 1)
 
 

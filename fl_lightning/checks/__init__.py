@@ -4,7 +4,7 @@ import difflib
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from numbers import Integral
@@ -238,8 +238,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def check_list(key: str, values: Sequence[Any] | None) -> None:
-    """Refuse a text where a list is needed: it would count as a list of its letters.
+def check_list(key: str, values: Collection[Any] | None) -> None:
+    """Refuse a text where a list is needed, which would count as a list of its letters, and a set or dict, without an order.
 
     >>> check_list("model.trained", "classifier.*")
     Traceback (most recent call last):
@@ -248,8 +248,8 @@ def check_list(key: str, values: Sequence[Any] | None) -> None:
     Raises:
         ValueError: naming the key.
     """
-    if isinstance(values, str):
-        raise ValueError(f"{key} is {values!r}, must be a list: give [{values!r}]")
+    if isinstance(values, str | Set | Mapping):
+        raise ValueError(f"{key} is {values!r}, must be a list: give {[values] if isinstance(values, str) else [*values]}")
 
 
 def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) -> None:
@@ -267,9 +267,11 @@ def check_patterns(key: str, patterns: Sequence[str], names: Collection[str]) ->
         names: of weights and buffers.
 
     Raises:
-        ValueError: naming the first one that fits none.
+        ValueError: naming the first one that fits none, or is not a text.
     """
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ValueError(f"{key} has {pattern!r}, must be patterns of names: give texts, such as 'classifier.*'")
         if any(name.startswith(f"{pattern}.") for name in names):
             raise ValueError(f"{key} has {pattern!r}, a layer of model.net, must fit names of weights: give '{pattern}.*'")
         if not any(fnmatch(name, pattern) for name in names):

@@ -149,6 +149,9 @@ def _parser_line(
     for key, value in options:
         if value is None and key not in ("help", "print_config"):
             return f"{key} has no value: give one"
+    net = given.get("model.net")
+    if net in _NETS_OF.values() and "model.net.name" not in given:
+        return f"model.net is {net}, which needs a name: give model.net.name"
     key, line, of_types = _key_and_lines(error)
     named = [one for one in given if one not in known and re.search(rf"\b{re.escape(one.rpartition('.')[2])}\b", line)]
     names = [name for name, _ in options]

@@ -74,7 +74,8 @@ def from_dataset(
         collate: makes one batch of a list of samples, such as Hugging Face's ``DataCollatorWithPadding``; called once with
             all samples, in memory, so that texts are padded to the longest. It gets 0 for the name of a class. By default
             samples have one shape.
-        settings: ``classes`` and ``objective`` of :class:`Arrays`, and arguments of :class:`FederatedDataModule`.
+        settings: ``classes``, by default those of a ``ClassLabel`` of Hugging Face, and ``objective`` of :class:`Arrays`, and
+            arguments of :class:`FederatedDataModule`.
 
     Raises:
         OSError: naming the folder, if the disk has no space for the file.
@@ -85,6 +86,8 @@ def from_dataset(
     read = [_read(name, part) for name, part in parts.items()] if collate is None else _collated(parts, collate)
     if test is not None:
         settings["test_inputs"], settings["test_targets"] = read[1]
+    if "objective" not in settings and (names := _class_names(train)) is not None:
+        settings.setdefault("classes", names)
     return from_arrays(*read[0], clients, **settings)
 
 
@@ -121,6 +124,13 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
 def _named_parts(row: object) -> list[tuple[str, Any]]:
     """The inputs in a sample that is a dict, by name."""
     return [(key, part) for key, part in row.items() if key not in _LABELS] if isinstance(row, Mapping) else []
+
+
+def _class_names(samples: Any) -> list[str] | None:
+    """The names that a dataset of Hugging Face has for the numbers of its classes."""
+    features = getattr(samples, "features", None)
+    target = next((features[name] for name in _LABELS if name in features), None) if isinstance(features, Mapping) else None
+    return getattr(target, "names", None)
 
 
 def _target(row: Any) -> Any:

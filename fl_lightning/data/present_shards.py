@@ -114,8 +114,8 @@ class BatchSizes:
         size = self.shards.num_train(client)
         return min((self.local_step or size) / size, 1.0)
 
-    def smallest(self, client: int, steps: int) -> int:
-        """Samples of the smallest batch in a client's visit of this many steps."""
+    def of_visit(self, client: int, steps: int) -> set[int]:
+        """Samples of the batches in a client's visit of this many steps, which are of one or two sizes."""
         size = self.shards.num_train(client)
         batch, reaches_last = min(self.local_step or size, size), steps >= self.steps_per_epoch(client)
-        return size % batch or batch if reaches_last else batch
+        return {batch, size % batch or batch} if reaches_last else {batch}

@@ -231,7 +231,8 @@ def _check_parts_match(train: Samples, test: Samples) -> None:
         return
     given = shapes(train.inputs), shapes(test.inputs)
     if given[0] != given[1]:
-        raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: resize them".format(*given))
+        cure = "give both the same, with texts padded to one length" if are_whole(train.inputs) else "resize them"
+        raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: {}".format(*given, cure))
     kinds = [[(one.dtype == torch.uint8, are_whole(one)) for one in tree_leaves(part.inputs)] for part in (train, test)]
     if kinds[0] != kinds[1]:
         types = type_names(train.inputs), type_names(test.inputs)

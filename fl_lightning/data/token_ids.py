@@ -1,4 +1,4 @@
-"""The refusal of token ids beyond a net's embeddings, which the first batch need not have."""
+"""The refusal of token ids, and other whole numbers, beyond a net's embeddings, which the first batch need not have."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from fl_lightning.protocol import NetInputs, evaluate_net
 
 
 def check_token_ids(what: str, net: nn.Module, preparation: Preparation, parts: Iterable[Samples]) -> None:
-    """Refuse token ids, inputs by themselves or under the name ``input_ids``, beyond a net's embeddings.
+    """Refuse whole numbers, inputs by themselves or by name, such as ``input_ids``, beyond a net's embeddings.
 
     Args:
         what: the key of their source, or what it is, for the error.
@@ -24,20 +24,22 @@ def check_token_ids(what: str, net: nn.Module, preparation: Preparation, parts: 
     """
     device = next(net.parameters()).device
     for part in parts:
-        ids = part.inputs.get("input_ids") if isinstance(part.inputs, dict) else part.inputs
-        if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
-            continue
-        rows = ids.flatten(1)
-        for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
-            prepared = preparation.for_evaluation(part.rows([int(row)]))
-            one = tree_map(lambda part: part.to(device), prepared)
-            none = {**one, "input_ids": one["input_ids"] * 0} if isinstance(one, dict) else one * 0
-            if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
-                token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))  # below 0, else the largest
-                raise ValueError(
-                    f"{what} has the token {token}, which is beyond the embeddings of model.net: use the net's own tokenizer, "
-                    "or a net for more tokens"
-                )
+        named = part.inputs if isinstance(part.inputs, dict) else {"": part.inputs}
+        for name, ids in named.items():
+            if not isinstance(ids, Tensor) or not are_whole(ids) or len(ids) == 0:
+                continue
+            rows = ids.reshape(len(ids), -1)
+            for row in (rows.amax(dim=1).argmax(), rows.amin(dim=1).argmin()):
+                prepared = preparation.for_evaluation(part.rows([int(row)]))
+                one = tree_map(lambda part: part.to(device), prepared)
+                none = {**one, name: one[name] * 0} if isinstance(one, dict) else one * 0
+                if _is_beyond(net, one) and not _is_beyond(net, none):  # the length may be beyond the net's positions too
+                    token = min(rows[row].tolist(), key=lambda token: (token >= 0, -token))  # below 0, else the largest
+                    said = f"the token {token}" if name in ("", "input_ids") else f"{token} in {name!r}"
+                    raise ValueError(
+                        f"{what} has {said}, which is beyond the embeddings of model.net: use the net's own tokenizer, or a "
+                        "net for more tokens"
+                    )
 
 
 def _is_beyond(net: nn.Module, inputs: NetInputs) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl_lightning.checks import check_list, check_range, check_whole, first_line
+from fl_lightning.checks import check_range, check_whole, did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.network import class_layer
@@ -67,7 +67,8 @@ class LoRA(Adapter):
         r: rank, at least 1.
         alpha: factor on the update; null is ``r``, so that the update counts once.
         target_modules: ends of the names of the layers, such as ``[query, value]``, each of which fits one; ``all-linear``: all
-            linear layers before the class layer; null is peft's choice, for nets of transformers that it supports.
+            linear layers before the class layer; null is peft's choice, for nets of transformers that it supports. Layers in
+            torch's ``MultiheadAttention`` and ``TransformerEncoderLayer`` get none: torch reads their weights past an adapter.
         dropout: probability of an adapter's input to be dropped, in [0, 1).
 
     Raises:
@@ -88,8 +89,9 @@ class LoRA(Adapter):
         if alpha is not None:
             check_range("model.adapter.alpha", alpha, above=0)
         self.every_linear = target_modules == "all-linear"
-        if not self.every_linear:
-            check_list("model.adapter.target_modules", target_modules)
+        if isinstance(target_modules, str) and not self.every_linear:
+            cure = did_you_mean(target_modules, ["all-linear"], otherwise=f"give {[target_modules]}")
+            raise ValueError(f"model.adapter.target_modules is {target_modules!r}, must be a list, or all-linear: {cure}")
         if target_modules is not None and not target_modules:
             raise ValueError("model.adapter.target_modules is [], which adapts no layer: name some, or give null")
         self.r, self.alpha, self.dropout = r, alpha, dropout
@@ -99,10 +101,16 @@ class LoRA(Adapter):
         with needing_extra("transformers", "model.adapter LoRA"):
             import peft
         targets = _linear_layers(net) if self.every_linear else self.target_modules
-        layers = [name for name, _ in net.named_modules()]
+        layers, passed = [name for name, _ in net.named_modules()], _passed_layers(net)
         for target in targets or ():
-            if not any(name == target or name.endswith(f".{target}") for name in layers):
+            fitting = [name for name in layers if name == target or name.endswith(f".{target}")]
+            if not fitting:
                 raise self._misfit(net, f"has {target!r}")
+            if name := next((name for name in fitting if name in passed), None):
+                raise ValueError(
+                    f"model.adapter.target_modules has {target!r}, which fits {name}, but torch's {passed[name]} reads weights "
+                    "past an adapter: name layers outside of it"
+                )
         adapted = net
         if targets is None:  # peft's choice depends on the configuration of a net of transformers
             adapted = next((layer for layer in net.modules() if hasattr(layer, "config")), net)
@@ -110,7 +118,7 @@ class LoRA(Adapter):
             peft.inject_adapter_in_model(self._config(targets), adapted)
         except (ValueError, TypeError) as error:
             if re.search("target.modules?", str(error), re.IGNORECASE):
-                raise self._misfit(net, f"is {'null' if targets is None else targets}") from error
+                raise self._misfit(net, f"is {'null' if targets is None else targets or 'all-linear'}") from error
             raise ValueError(
                 f"model.adapter is {self!r}, which peft cannot add to model.net {type(net).__name__} ({first_line(error)}): "
                 "change its values, or name other layers as target_modules"
@@ -120,7 +128,7 @@ class LoRA(Adapter):
 
     def merged(self, net: nn.Module) -> nn.Module:
         net = copy.deepcopy(net)
-        for name, layer in _adapted(net).items():
+        for name, layer in adapted_layers(net).items():
             layer.merge()
             net.set_submodule(name, layer.get_base_layer())
         return net
@@ -128,7 +136,7 @@ class LoRA(Adapter):
     def save(self, net: nn.Module, trained: Collection[str], folder: Path, name: str | None) -> None:
         from safetensors.torch import save_file
 
-        state, adapted = net.state_dict(), _adapted(net)
+        state, adapted = net.state_dict(), adapted_layers(net)
         whole = sorted({name.rpartition(".")[0] for name in trained if "lora_" not in name})
         if within := next((name for name in whole if name.endswith(".base_layer")), None):
             raise ValueError(
@@ -163,7 +171,8 @@ class LoRA(Adapter):
 
     @staticmethod
     def _misfit(net: nn.Module, given: str) -> ValueError:
-        names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding)]
+        kinds, passed = nn.Linear | nn.Conv2d | nn.Embedding, _passed_layers(net)
+        names = [name for name, layer in net.named_modules() if isinstance(layer, kinds) and name not in passed]
         return ValueError(
             f"model.adapter.target_modules {given}, which fits no layer of model.net {type(net).__name__}: name some of "
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
@@ -178,7 +187,7 @@ class LoRA(Adapter):
         return {name: tensor for name, tensor in present.items() if "lora_" in name} | weights
 
 
-def _adapted(net: nn.Module) -> dict[str, Any]:
+def adapted_layers(net: nn.Module) -> dict[str, Any]:
     """The layers of a net that have an adapter of peft, by name."""
     with needing_extra("transformers", "model.adapter LoRA"):
         from peft.tuners.tuners_utils import BaseTunerLayer
@@ -186,7 +195,20 @@ def _adapted(net: nn.Module) -> dict[str, Any]:
 
 
 def _linear_layers(net: nn.Module) -> list[str]:
-    """Names of the linear layers before the class layer."""
-    head = class_layer(net, "which all-linear leaves out")
-    names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
+    """Names of the linear layers before the class layer that call their adapters."""
+    head, passed = class_layer(net, "which all-linear leaves out"), _passed_layers(net)
+    names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear) and name not in passed]
     return [name for name in names if name != head and not name.startswith(f"{head}.")]
+
+
+def _passed_layers(net: nn.Module) -> dict[str, str]:
+    """Layers that torch does not call but reads the weights of, always or in evaluation, by name: the class that reads them.
+
+    peft adapts a whole ``MultiheadAttention``, but adds to its frozen weights and subtracts again in every pass, with rounding.
+    """
+    return {
+        f"{name}.{inner}".strip("."): type(layer).__name__
+        for name, layer in net.named_modules()
+        if isinstance(layer, nn.MultiheadAttention | nn.TransformerEncoderLayer)
+        for inner, _ in layer.named_modules()
+    }

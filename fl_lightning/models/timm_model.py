@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_lightning.checks import first_line
+from fl_lightning.checks import did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.network import image_shape
@@ -48,7 +48,8 @@ class TimmModel(LibraryNet):
         try:
             net = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=channels, **(options or {}))
         except Exception as error:  # of the hub, of the unpickler, of any of timm's nets
-            raise ValueError(f"model.net.name is {name}, which timm cannot build ({first_line(error)}): {_CURE}") from error
+            cure = _CURE if timm.is_model(name) else did_you_mean(name, timm.list_models(), otherwise=_CURE)
+            raise ValueError(f"model.net.name is {name}, which timm cannot build ({first_line(error)}): {cure}") from error
         head = net.get_classifier()  # pyright: ignore[reportCallIssue]
         if not isinstance(head, nn.Module):
             raise ValueError(

@@ -23,7 +23,7 @@ class MultiLabel(Objective):
     torch_losses = (nn.BCEWithLogitsLoss,)
 
     def stored(self, name: str, targets: Tensor) -> Tensor:
-        if targets.ndim != 2:
+        if targets.ndim != 2 or targets.shape[1] == 0:
             raise ValueError(
                 f"data.source has {name} of shape {tuple(targets.shape)}, must be (samples, labels) for MultiLabel: give "
                 "each sample a 0 or 1 for each label"

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.checks import check_list, check_range
+from fl_lightning.checks import check_list, check_whole
 from fl_lightning.losses import IGNORED, TokenCrossEntropy
 from fl_lightning.objectives.objective import Entries, Objective
 
@@ -34,9 +34,9 @@ class NextToken(Objective):
 
     def __init__(self, num_tokens: int | None = None, groups: Sequence[str] = (), buckets: int = 10) -> None:
         if num_tokens is not None:
-            check_range("NextToken.num_tokens", num_tokens, at_least=2)
+            check_whole("NextToken.num_tokens", num_tokens, at_least=2)
         check_list("NextToken.groups", groups)
-        check_range("NextToken.buckets", buckets, at_least=1)
+        check_whole("NextToken.buckets", buckets, at_least=1)
         self.num_tokens, self.groups, self.buckets = num_tokens, tuple(groups), buckets
         self._bucket = torch.empty(0, dtype=torch.int64)  # (V,), of each token
 

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, check_whole
 from fl_lightning.losses import TorchLoss
 from fl_lightning.objectives.objective import Entries, Objective
 
@@ -32,7 +32,7 @@ class Regression(Objective):
     torch_losses = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
     def __init__(self, bins: int = 10, tolerance: float | None = None) -> None:
-        check_range("Regression.bins", bins, at_least=1)
+        check_whole("Regression.bins", bins, at_least=1)
         if tolerance is not None:
             check_range("Regression.tolerance", tolerance, above=0, below=math.inf)
         self.bins, self.tolerance = bins, tolerance

@@ -2,14 +2,15 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import signature
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted, first_line
@@ -20,6 +21,7 @@ from fl_lightning.data.tasks import Tasks
 from fl_lightning.data.token_ids import check_token_ids
 from fl_lightning.losses import WeightedCrossEntropy
 from fl_lightning.models import TransformersModel
+from fl_lightning.models.adapters import adapted_layers
 from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
@@ -70,7 +72,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise ValueError(
             f"model.net.causal is false, with which the net is a classifier, but data.source has {objective!r}: set it to true"
         )
-    inputs = data.first_inputs(1)
+    inputs = data.first_inputs(2)  # some nets take one at a time only
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     made: list[Any] = []
@@ -98,13 +100,14 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
             "that begins with them: wrap it in a net whose forward returns the tensor"
         )
+    _check_adapters(net, placed)
     if class_layer and not any(isinstance(one, Tensor) and outputs.shape[-1] in one.shape[1:] for one in made):
         raise ValueError(
             f"model.class_layer is {class_layer!r}, which does not give the outputs of model.net, of shape "
             f"{tuple(outputs.shape[1:])}: name the last layer of the net"
         )
     if not objective.tells_classes:
-        wanted = objective.output_shape(data.samples.dataset.train.targets[:1], num_classes)
+        wanted = objective.output_shape(data.samples.dataset.train.targets[:2], num_classes)
         if outputs.shape != wanted:
             raise ValueError(
                 f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be {wanted[1:]} for {objective!r}: build "
@@ -116,7 +119,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be (classes,): segmentation is not "
             "supported, and for sequences the net must return one row per sample"
         )
-    if outputs.shape != (1, num_classes):
+    if outputs.shape != (len(tree_leaves(inputs)[0]), num_classes):
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
@@ -137,11 +140,15 @@ def _misfit(net: nn.Module, data: FederatedDataModule, inputs: NetInputs, error:
     if data.samples.inputs_are_whole:
         given = f"{given} and type {type_names(inputs)}"
     cure = "choose one that fits the data"
-    if isinstance(inputs, dict):
+    if "no padding token" in reason:
+        cure = "give its configuration the tokenizer's pad_token_id, as in model.net.options {pad_token_id: 0}"
+    elif "scalar types: Long, Int" in reason:
+        cure = "give token ids as whole numbers"
+    elif isinstance(inputs, dict) and isinstance(error, TypeError | KeyError | AttributeError):
         cure = f"its forward gets {', '.join(inputs)} as keyword arguments: give it these, or {cure}"
     elif isinstance(error, IndexError):  # of a table, in which whole numbers are looked up
         cure = f"{cure}, with embeddings for all tokens and positions"
-    elif data.samples.inputs_are_whole:
+    elif data.samples.inputs_are_whole and not isinstance(inputs, dict):
         cure = f"{cure}, or give floats"
     return ValueError(f"model.net cannot take inputs {given} ({reason}): {cure}")
 
@@ -163,6 +170,38 @@ def _check_tokens(net: nn.Module, data: FederatedDataModule) -> None:
     check_token_ids("data.source", net, data.preparation, (samples.train, samples.test))
 
 
+def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:
+    """Refuse an adapter whose layer a net does not call but reads the weight of, as Swin of torchvision and BEiT of timm do.
+
+    Raises:
+        ValueError: naming the layer.
+    """
+    if not any("lora_" in name for name, _ in net.named_parameters()):
+        return
+    layers = adapted_layers(net)
+    called: set[str] = set()
+    hooks = [layer.register_forward_hook(lambda *_, name=name: called.add(name)) for name, layer in layers.items()]
+    evaluate_net(net, lambda net: net(inputs))
+    for hook in hooks:
+        hook.remove()
+    present = dict(net.named_parameters())
+    names = [f"{name}.base_layer.weight" for name in layers if name not in called]
+    weights = {name: present[name].detach().requires_grad_() for name in names if name in present}
+    if not weights:
+        return
+
+    @torch.enable_grad()
+    def read_gradients(net: nn.Module) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(functional_call(net, weights, (inputs,)).sum(), [*weights.values()], allow_unused=True)
+
+    gradients = evaluate_net(net, read_gradients)
+    if read := next((name for name, gradient in zip(weights, gradients, strict=True) if gradient is not None), None):
+        raise ValueError(
+            f"model.adapter adapts {read.removesuffix('.base_layer.weight')}, but model.net reads its weight past the adapter: "
+            "name other layers as model.adapter.target_modules"
+        )
+
+
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:
     """Refuse names that a net of transformers would ignore.
 
@@ -173,6 +212,11 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
     if called is None or not isinstance(inputs, dict):
         return
     taken = [name for name, one in signature(called.forward).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    if "labels" in inputs:
+        raise ValueError(
+            f"data.source gives 'labels' among the inputs, from which model.net {type(called).__name__} computes its own loss: "
+            "give them as targets only"
+        )
     for name in inputs:
         if name not in taken:
             raise ValueError(
@@ -240,37 +284,42 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
         )
 
 
-def check_batches_of_one(net: nn.Module, data: FederatedDataModule, local_steps: Callable[[int], int], rounds: int) -> None:
+def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, rounds: int) -> None:
     """Refuse clients' batches of one sample, in any task, if the net, for example one with BatchNorm, cannot take one.
 
     Args:
-        local_steps: local steps of a visit, by client.
+        method: of that net; its ``micro_batch_size`` cuts batches into parts.
         rounds: rounds of the fit.
 
     Raises:
         ValueError: naming the first client with such a batch.
     """
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.net.modules()):
         return
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:
         clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
-    lonely = next(_batches_of_one(clients, data, local_steps), None)
+    lonely = next(_batches_of_one(method, clients, data), None)
     if lonely is None:
         return
     try:
-        copy.deepcopy(net).train()(data.first_inputs(1))
+        copy.deepcopy(method.net).train()(data.first_inputs(1))
     except ValueError as error:
+        part = "" if method.micro_batch_size is None else f" and model.micro_batch_size {method.micro_batch_size}"
         raise ValueError(
-            f"data.batch_size is {data.batch_size}, which gives {lonely} a batch of one sample, but BatchNorm in model.net "
-            "needs more: choose another batch size, or a net without it"
+            f"data.batch_size is {data.batch_size}{part}, which gives {lonely} a batch of one sample, but BatchNorm in "
+            "model.net needs more: choose another batch size, or a net without it"
         ) from error
 
 
-def _batches_of_one(clients: Iterable[int], data: FederatedDataModule, local_steps: Callable[[int], int]) -> Iterator[str]:
-    """Names of the clients that have one, with its task."""
+def _batches_of_one(method: FederatedAlgorithm, clients: Iterable[int], data: FederatedDataModule) -> Iterator[str]:
+    """Names of the clients that have one, or one as a part of a batch, with its task."""
+
+    def is_alone(client: int) -> bool:
+        sizes = data.batch_sizes.of_visit(client, method.num_local_steps(client))
+        return any((size - 1) % (method.micro_batch_size or size) == 0 for size in sizes)
+
     for position in data.present_shards.at_each_position():
         task = f" in task {position + 1}" if data.tasks is not None else ""
         holding = (client for client in clients if data.num_train(client) > 0)  # others join later
-        alone = (client for client in holding if data.batch_sizes.smallest(client, local_steps(client)) == 1)
-        yield from (f"client {client}{task}" for client in alone)
+        yield from (f"client {client}{task}" for client in filter(is_alone, holding))

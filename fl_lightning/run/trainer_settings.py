@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -28,7 +29,7 @@ _NOT_OF_ROUNDS = {
     "check_val_every_n_epoch": ((None, 1), "give val_check_interval, in rounds"),
     "gradient_clip_val": ((None, 0, 0.0), "use model.clip_local_gradients for the clients' gradients"),
     "gradient_clip_algorithm": ((None,), "use model.clip_local_gradients, which clips by the norm"),
-    "accumulate_grad_batches": ((1,), "use a larger data.batch_size"),
+    "accumulate_grad_batches": ((1,), "use model.micro_batch_size, which cuts a larger data.batch_size"),
     "reload_dataloaders_every_n_epochs": ((0,), "leave it out"),
     "overfit_batches": ((0, 0.0), "give max_steps"),  # Lightning sets the next one by it
     "limit_train_batches": ((None, 1.0), "give max_steps"),
@@ -129,6 +130,11 @@ def check_trainer(trainer: Trainer) -> None:
         if repr(value := getattr(trainer, name)) not in allowed:
             given = getattr(value, "value", value)  # of an enumeration
             raise ValueError(f"trainer.{name} is {given}, but a training step is a round: {cure}")
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks_of(trainer)):
+        raise ValueError(
+            "trainer.callbacks has StochasticWeightAveraging, which averages at ends of epochs, but a fit is one epoch: use "
+            "lightning.pytorch.callbacks.WeightAveraging"
+        )
     _check_rounds(trainer.max_steps, trainer.min_steps)
     if trainer.val_check_interval == 0:
         _check_cadence(trainer.val_check_interval)

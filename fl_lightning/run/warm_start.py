@@ -7,6 +7,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import check_file
 from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_inputs
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.torchvision_model import check_finite_values, check_no_wrapper, read_state_dict
 from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
@@ -40,7 +41,10 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.with_server_parts(method.begin_with(stored))
-    check_same_net(stored, method.net.state_dict(), holder, "give weights of this net")
+    cure = "give weights of this net"
+    if isinstance(method.net, TransformersModel):
+        cure = f"{cure}, or load all but the class layer by --model.net transformers.FOLDER"
+    check_same_net(stored, method.net.state_dict(), holder, cure)
     method.net.load_state_dict(stored)
     return {"file": path, "round": round}
 

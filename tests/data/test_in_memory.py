@@ -156,6 +156,18 @@ def test_each_sample_is_read_once():
     assert read == list(range(5))
 
 
+@pytest.mark.parametrize("collate", [None, lambda rows: padded([{**row, "label": int(row["label"])} for row in rows])])
+def test_classes_of_hugging_face_keep_their_names(collate):
+    """Also one without a sample; names that are given come first."""
+    datasets = pytest.importorskip("datasets")
+    features = {"input_ids": datasets.List(datasets.Value("int64")), "label": datasets.ClassLabel(names=["cat", "dog", "owl"])}
+    dataset = datasets.Dataset.from_dict({"input_ids": [[1], [2]], "label": [1, 0]}, features=datasets.Features(features))
+    for given, expected in (({}, ("cat", "dog", "owl")), ({"classes": ["a", "b", "c"]}, ("a", "b", "c"))):
+        data = from_dataset(dataset, [[0, 1]], collate=collate, **given)
+        data.setup()
+        assert data.classes == expected
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield from ()
@@ -210,7 +222,10 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
         ({"inputs": [torch.zeros(2, 3)] * 3}, "inputs in a list of 3 arrays with 2 rows each: .* as a tuple"),
         ({"inputs": np.array(["a b", "c"], object)}, r"inputs of texts, must be numbers: .* tokenizer\(list\(texts\), padding"),
         ({"inputs": ["a b", "c"]}, "inputs of texts, must be numbers"),
-        ({"test_inputs": TOKENS["input_ids"]}, r"training inputs of shape \{'input_ids': \(3,\).* and test inputs of \(3,\)"),
+        (
+            {"test_inputs": TOKENS["input_ids"]},
+            r"training inputs of shape \{'input_ids': \(3,\).* test inputs of \(3,\): give both the same, with texts",
+        ),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
         ({"inputs": (torch.zeros(2, 3), torch.zeros(2)), "mean": [0.5], "std": [1.0]}, "several tensors a sample"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
@@ -129,6 +130,14 @@ class Recomputes(nn.Dropout):
         return checkpoint(super().forward, inputs, use_reentrant=False)
 
 
+class RecomputesAttention(nn.Module):
+    """The same of attention with a mask, which saves other tensors than the dropout that stands for it."""
+
+    def forward(self, inputs):
+        mask = torch.zeros(3, 3)
+        return checkpoint(lambda x: F.scaled_dot_product_attention(x, x, x, mask, 0.1), inputs, use_reentrant=False)
+
+
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [
@@ -138,6 +147,7 @@ class Recomputes(nn.Dropout):
         ([nn.Dropout(0.1), nn.RReLU()], False),
         ([nn.AlphaDropout(0.1)], False),
         ([nn.Dropout(0.1), Recomputes(0.1)], False),
+        ([RecomputesAttention()], False),
         ([nn.Dropout(0.0)], False),
         ([nn.ReLU()], False),
     ],

@@ -172,18 +172,18 @@ AS_KEYWORDS = "its forward gets ids, values as keyword arguments: give it these,
 
 
 @pytest.mark.parametrize(
-    ("net", "reason"),
+    ("net", "reason", "cure"),
     [
-        (OneDict(), r"OneDict.forward\(\) got an unexpected keyword argument 'ids'"),
-        (Raising(KeyError("ids")), "KeyError: 'ids'"),
-        (Raising(AttributeError("no decoder_start_token_id")), "AttributeError: no decoder_start_token_id"),
-        (Raising(AssertionError()), "AssertionError"),
-        (Raising(RuntimeError("too\nlong")), "too"),
+        (OneDict(), r"OneDict.forward\(\) got an unexpected keyword argument 'ids'", AS_KEYWORDS),
+        (Raising(KeyError("ids")), "KeyError: 'ids'", AS_KEYWORDS),
+        (Raising(AttributeError("no decoder_start_token_id")), "AttributeError: no decoder_start_token_id", AS_KEYWORDS),
+        (Raising(AssertionError()), "AssertionError", "choose one that fits the data"),
+        (Raising(RuntimeError("too\nlong")), "too", "choose one that fits the data"),
     ],
 )
-def test_errors_of_a_net_are_one_line(net, reason):
-    """With the names that it is given."""
-    with pytest.raises(ValueError, match=rf"^model.net cannot take inputs .* \({reason}\): {AS_KEYWORDS}$"):
+def test_errors_of_a_net_are_one_line(net, reason, cure):
+    """With the names that it is given, where they can be at fault."""
+    with pytest.raises(ValueError, match=rf"^model.net cannot take inputs .* \({reason}\): {cure}$"):
         fitted(FedAvg(net), federation("by name"))
 
 
@@ -201,6 +201,19 @@ def test_a_text_that_is_too_long_has_no_wrong_token():
     data = from_arrays(IDS, TARGETS, [range(60)])
     with pytest.raises(ValueError, match=r"model.net cannot take inputs of shape \(4,\) .* \(IndexError: index out of range"):
         fitted(FedAvg(Positions()), data)
+
+
+def test_a_number_beyond_its_table_is_named():
+    """One a sample, not of token ids."""
+
+    class Domains(TwoInputs):
+        def forward(self, values, domain):
+            return self.head(self.embed(domain) + self.values(values))
+
+    for wrong in (9, -1):
+        data = from_arrays({"values": VALUES, "domain": torch.where(TARGETS == 1, wrong, 3)}, TARGETS, [range(60)])
+        with pytest.raises(ValueError, match=f"^data.source has {wrong} in 'domain', which is beyond the embeddings"):
+            fitted(FedAvg(Domains()), data)
 
 
 @pytest.mark.parametrize("row", [0, 13])

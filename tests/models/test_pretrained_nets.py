@@ -19,6 +19,7 @@ from fl_lightning.data import from_arrays
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
 from fl_lightning.models.foreign_net import accept_foreign
+from fl_lightning.models.network import find_class_layer
 from fl_lightning.objectives import NextToken
 
 peft, timm, transformers = (pytest.importorskip(library) for library in ("peft", "timm", "transformers"))
@@ -191,6 +192,16 @@ def test_a_net_that_looks_at_values_is_refused_in_our_words(masked):
     line = "the net or the method decides by the value of a tensor, of which stacked clients have several"
     with pytest.raises(ValueError, match=rf"model.engine is vectorized, .* \({line}\): set model.engine to sequential$"):
         fitted(FedAvg(net, engine="vectorized", local_steps=1), data)
+
+
+def test_a_net_for_one_text_at_a_time_is_refused_with_the_option_that_is_missing(folders):
+    """transformers finds the end of a text by the number of the padding token; with it the net trains."""
+    net, data = partial(TransformersModel, name=str(folders / "gpt")), federation("bert")
+    with pytest.raises(
+        ValueError, match=r"no padding token is defined.*: give .*'s pad_token_id, as in model.net.options \{pad"
+    ):
+        fitted(FedAvg(net), data)
+    fitted(FedAvg(partial(net, options={"pad_token_id": 0}), engine="sequential", local_steps=1), data, 1)
 
 
 def test_causal_models_need_the_tokens_of_the_data(folders):
@@ -535,7 +546,10 @@ def test_files_of_a_library_are_of_this_net(tmp_path, folders):
     state = transformers.BertForSequenceClassification(config).state_dict()
     net = partial(TransformersModel, name=str(folders / "bert"), pretrained=False)
     for changed, message in (
-        ({"classifier.bias": torch.zeros(5)}, r"classifier.bias is \(5,\) there and \(3,\) here: give weights of this net"),
+        (
+            {"classifier.bias": torch.zeros(5)},
+            r"classifier.bias is \(5,\) there and \(3,\) here: give .* all but the class layer by",
+        ),
         ({"more.weight": torch.zeros(5)}, r"features.more.weight is \(5,\) there and missing here"),
         ({"bert.embeddings.LayerNorm.bias": None}, r"features.bert.embeddings.LayerNorm.bias is missing there"),
     ):
@@ -625,6 +639,14 @@ def test_libraries_nets_on_the_command_line(main, folders):
     code, out, error = main(*few.split(), "--model.net", "timm.no_such_net")
     assert code != 0
     assert "model.net.name is no_such_net, which timm cannot build" in error
+    with pytest.raises(
+        ValueError, match=r"^model.net.name is test_resnt, which timm cannot build .*: did you mean test_resnet\?"
+    ):
+        TimmModel((3, 16, 16), 3, "test_resnt")
+    for net in ("TransformersModel", "TimmModel"):
+        code, _, error = main(*few.split(), "--model.net", net)
+        assert (code, error.count("\n")) == (1, 1)
+        assert f"model.net is {net}, which needs a name: give model.net.name" in error
 
 
 def test_a_net_of_torchvision_by_name_takes_a_file(main, tmp_path):
@@ -667,12 +689,21 @@ def test_half_precision_on_disk_is_trained_in_float32(tmp_path, folders):
 
 
 def test_inputs_that_a_net_would_ignore_are_refused(folders):
-    """A misspelt name, and a mask of other ids, before round 1."""
+    """A misspelt name, a mask of other ids, and numbers that its embeddings lack, before round 1."""
     net = partial(TransformersModel, name=str(folders / "bert"))
     for inputs, message in (
         (
             {"input_ids": IDS, "attn_mask": MASK},
             "data.source gives 'attn_mask', which model.net BertFor.* does not take",
+        ),
+        (
+            {"input_ids": IDS, "labels": TARGETS},
+            "gives 'labels' among the inputs, .* its own loss: give them as targets only",
+        ),
+        ({"input_ids": IDS.float()}, "cannot take inputs .*: give token ids as whole numbers$"),
+        (
+            {"input_ids": IDS, "token_type_ids": MASK + 1},
+            "data.source has 2 in 'token_type_ids', which is beyond the embeddings",
         ),
         ({"input_ids": IDS, "attention_mask": MASK[:, :5]}, r"input_ids of shape \(8,\) and attention_mask of \(5,\)"),
     ):
@@ -696,13 +727,17 @@ def test_the_class_layer_is_found_by_its_name(head):
 
 
 def test_a_text_is_no_list():
-    """It would be a list of its letters."""
-    for make in (
-        partial(FedAvg, MLP, trained="head.*"),
-        partial(FedAvg, MLP, personal="head.*"),
-        partial(LoRA, target_modules="q"),
+    """It would be a list of its letters; sets and dicts have no order, and other things than texts are no patterns."""
+    for make, said in (
+        (partial(FedAvg, MLP, trained="head.*"), r"trained is 'head.\*', must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, personal="head.*"), r"personal is 'head.\*', must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, trained={"head.*": 1}), r"trained is \{'head.\*': 1\}, must be a list: give \['head.\*'\]$"),
+        (partial(FedAvg, MLP, trained={"head.*"}), r"trained is \{'head.\*'\}, must be a list: give \['head.\*'\]$"),
+        (partial(LoRA, target_modules="q"), r"target_modules is 'q', must be a list, or all-linear: give \['q'\]$"),
+        (partial(LoRA, target_modules="all_linear"), r"must be a list, or all-linear: did you mean all-linear\?$"),
+        (lambda: fitted(FedAvg(MLP, trained=[1]), federation("vit")), "model.trained has 1, must be patterns of names: give"),
     ):
-        with pytest.raises(ValueError, match=r"is '.*', must be a list: give \['"):
+        with pytest.raises(ValueError, match=said):
             make()
 
 
@@ -721,6 +756,47 @@ def test_all_linear_layers_but_the_class_layer_get_adapters(folders):
         ValueError, match="class layer of none of the names .* which all-linear leaves out: set model.class_layer"
     ):
         fitted(FedAvg(net, adapter=LoRA(target_modules="all-linear"), trained=["*lora_*", "last.*"]), data)
+
+
+class Attentive(nn.Module):
+    """Torch's attention, by itself and in its layer of a transformer, beside linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.layer = nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.body, self.classifier = nn.Linear(4, 4), nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize("target", ["attention", "out_proj", "self_attn", "layer", "linear2"])
+def test_layers_that_torch_does_not_call_get_no_adapter(target):
+    """It reads their weights past an adapter: no gradient, or evaluation without it; all-linear leaves them out."""
+    with pytest.raises(ValueError, match=rf"target_modules has '{target}', which fits .*{target}, but torch's .* outside of"):
+        LoRA(r=2, target_modules=[target]).attach(Attentive())
+    net = Attentive()
+    find_class_layer(net, "classifier")
+    LoRA(r=2, target_modules="all-linear").attach(net)
+    assert {name.partition(".lora_")[0] for name, _ in net.named_parameters() if "lora_" in name} == {"body"}
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_weight_that_a_net_reads_past_its_adapter_is_refused(read):
+    """As attention in Swin of torchvision does; a layer that is not used at all is no fault."""
+
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.other, self.classifier = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, inputs):
+            return self.classifier(nn.functional.linear(self.body(inputs), self.other.weight) if read else self.body(inputs))
+
+    method = FedAvg(Reads(), adapter=LoRA(r=2, target_modules="all-linear"), engine="sequential", local_steps=1)
+    data = from_arrays(torch.randn(12, 4), torch.arange(12) % 3, [range(12)])
+    if not read:
+        fitted(method, data, 1)
+        return
+    with pytest.raises(ValueError, match=r"^model.adapter adapts other, but model.net reads its weight past the adapter: name"):
+        fitted(method, data, 1)
 
 
 def test_images_of_another_size_are_refused_in_our_words(folders):

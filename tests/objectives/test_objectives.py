@@ -143,6 +143,9 @@ def test_bins_are_quantiles():
     ("objective", "targets", "message"),
     [
         (MultiLabel(), torch.zeros(4), r"targets of shape \(4,\), must be \(samples, labels\)"),
+        (MultiLabel(), torch.zeros(4, 0), r"targets of shape \(4, 0\), must be \(samples, labels\)"),
+        ("Regression", torch.zeros(4), r"objective 'Regression', must be an object of .* Regression\(\)$"),
+        (Regression, torch.zeros(4), r"objective <class .*Regression'>, must be an object of"),
         (MultiLabel(), torch.full((4, 2), 2), "targets with 2, must be 0 or 1"),
         (Regression(), torch.zeros(4, 3), r"targets of shape \(4, 3\), must be \(samples,\)"),
         (Regression(), torch.tensor([0.0, 1.0, float("nan"), 2.0]), "nan as training target 2, which is not finite"),
@@ -154,7 +157,7 @@ def test_bins_are_quantiles():
     ],
 )
 def test_other_targets_are_refused(objective, targets, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         Arrays(torch.zeros(4, 2), targets, objective=objective)
 
 
@@ -177,6 +180,8 @@ def test_texts_take_no_names_of_classes(objective, message):
     ("make", "message"),
     [
         (lambda: Regression(bins=0), "Regression.bins is 0"),
+        (lambda: Regression(bins=2.5), "Regression.bins is 2.5, must be a whole number"),
+        (lambda: NextToken(buckets=2.5), "NextToken.buckets is 2.5, must be a whole number"),
         (lambda: Regression(tolerance=0), "Regression.tolerance is 0"),
         (lambda: NextToken(buckets=0), "NextToken.buckets is 0"),
         (lambda: NextToken(num_tokens=1), "NextToken.num_tokens is 1"),

@@ -39,6 +39,7 @@ class Arrays(Source):
             its units.
 
     Raises:
+        TypeError: if ``objective`` is none, such as a text or a class.
         ValueError: if one of ``test_inputs`` and ``test_targets`` is missing, inputs are not numbers, or targets are neither
             whole numbers nor names of classes; and as :class:`~fl_lightning.data.Dataset`.
     """
@@ -56,6 +57,11 @@ class Arrays(Source):
         if (test_inputs is None) != (test_targets is None):
             given = "test_inputs" if test_targets is None else "test_targets"
             raise ValueError(f"data.source Arrays has only {given}: give test_inputs and test_targets, or neither")
+        if not isinstance(objective, Objective):
+            raise TypeError(
+                f"data.source has the objective {objective!r}, must be an object of fl_lightning.objectives: give one, such as "
+                "Regression()"
+            )
         _refuse_list_of_inputs(inputs, targets)
         if classes is None and objective.tells_classes and _are_names(targets):
             classes = sorted(label for label in set(np.asarray(targets).tolist()) if isinstance(label, str))
@@ -230,7 +236,8 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as error:  # lists of different lengths
-        raise ValueError(f"data.source has {name} that are not an array ({error}): give all samples one shape") from error
+        cure = "give all samples one shape" + ", texts by padding=True of the tokenizer" * ("inputs" in name)
+        raise ValueError(f"data.source has {name} that are not an array ({error}): {cure}") from error
 
 
 def _whole_numbers(name: str, values: ArrayLike | Tensor) -> Tensor:

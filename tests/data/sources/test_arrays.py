@@ -103,7 +103,9 @@ def test_arrays_take_numpy_arrays_and_owners():
 
 def test_rows_of_different_lengths_are_named():
     """As lists have them."""
-    with pytest.raises(ValueError, match=r"data\.source has inputs that are not an array .*: give all samples one shape"):
+    with pytest.raises(
+        ValueError, match=r"data\.source has inputs that are not an array .*: give all samples one shape, texts by padding=True"
+    ):
         Arrays([[1.0, 2.0], [3.0]], torch.tensor([0, 1]))
 
 
