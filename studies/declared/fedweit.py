@@ -177,7 +177,7 @@ STUDIES = [
         claim="A body that two clients share makes both less accurate, one with MNIST and one with CIFAR-10. With FedWeIT the "
         "client with MNIST is as accurate as by itself.",
         paper="Figure 2, curves of a client with MNIST beside one with CIFAR-10 or SVHN. It does not say what was trained. "
-        "Nine runs were made before, without client_tasks: the seed drew which client has which images, so that the column of a "
+        "Nine runs were made before, without client_tasks: the seed drew which client has which images, so that a column of a "
         "client mixed both. Their means by dataset were .957, .971 and .971 for MNIST, .454, .496 and .469 for CIFAR-10.",
         sweeps=tuple(
             Sweep(
