@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import nn
 
@@ -64,7 +64,7 @@ def weight_averages(trainer: Trainer) -> list[WeightAveraging]:
 
 
 @contextmanager
-def evaluated_weights(trainer: Trainer, method: FederatedAlgorithm) -> Iterator[None]:
+def evaluated_weights(trainer: Trainer, method: LightningModule) -> Iterator[None]:
     """In the block the method has the weights that validation reads: their average, where a callback makes one."""
     averages = weight_averages(trainer)
     for average in averages:

@@ -42,7 +42,7 @@ STUDIES = [
         measures={
             "test_accuracy": "final test accuracy on the new classes",
             "reference/old/lost": "accuracy lost on the old classes",
-            "forgetting/client_mean": "client forgetting F_ki in round 30",
+            "forgetting/client_mean/last": "client forgetting F_ki in round 30",
             "MB_up": "MB up",
             "MB_down": "MB down",
         },
