@@ -171,7 +171,7 @@ def _check_tokens(net: nn.Module, data: FederatedDataModule) -> None:
 
 
 def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:
-    """Refuse an adapter whose layer a net does not call but reads the weight of, as Swin of torchvision and BEiT of timm do.
+    """Refuse adapters of layers that a net does not call but reads the weights of, as torchvision's Swin and timm's BEiT do.
 
     Raises:
         ValueError: naming the layer.

@@ -162,7 +162,7 @@ def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_fisher_information_is_that_of_single_samples(kind):
-    """Of a net whose library asks for values of the padding mask, and of one that looks for the last token."""
+    """Of a net that asks for values of the padding mask, and of one that looks for the last token."""
     torch.manual_seed(2)
     if kind == "bert":
         config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, num_labels=3, **SMALL, **NO_DROPOUT)
