@@ -43,7 +43,9 @@ def test_every_method_has_a_page():
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
     declared = "No run of it is recorded here yet. Declared to run it: [personal_dirichlet](../results.md)"
     assert declared in pages["docs/methods/FedRep.md"]
-    assert "Its numbers are in [What was measured](../arriving_classes.md)." in pages["docs/methods/LwF.md"]
+    of_lwf = pages["docs/methods/LwF.md"]
+    assert "Its numbers are in [Arriving classes: digits in five tasks](../results/digits_classes/report.md)," in of_lwf
+    assert "Declared to run it: [arriving_classes](../results.md)." in of_lwf
 
 
 @pytest.mark.slow

@@ -169,9 +169,12 @@ def _results(name: str, root: Path) -> Iterator[str]:
         yield "## Results\n\n" + table(["table", "config", "the paper, and ours"], found)
         yield "[Results](../results.md) has the commands, and more runs.\n"
         return
-    elsewhere = dict.fromkeys(_measured_on(name, root))
+    studies = [(study, f"results/{study.name}/report.md") for study in _studies_of(name)]
+    has_run = [(root / "docs" / report).is_file() for _, report in studies]
+    reports = [f"[{study.title}](../{report})" for (study, report), run in zip(studies, has_run, strict=True) if run]
+    elsewhere = dict.fromkeys([*_measured_on(name, root), *reports])
     text = f"Its numbers are in {', '.join(elsewhere)}." if elsewhere else _NO_RUN
-    declared = ", ".join(f"[{study.name}]({link})" for study, link in _declared(name, root))
+    declared = ", ".join(f"[{study.name}](../results.md)" for (study, _), run in zip(studies, has_run, strict=True) if not run)
     yield f"## Results\n\n{text}{f' Declared to run it: {declared}.' if declared else ''}\n"
 
 
@@ -186,14 +189,12 @@ def _measured_on(name: str, root: Path) -> Iterator[str]:
                 yield f"[{section}](../{page})"
 
 
-def _declared(name: str, root: Path) -> Iterator[tuple[Study, str]]:
-    """Studies one of whose sweeps runs the method, with links to what they have or to the list of them."""
+def _studies_of(name: str) -> Iterator[Study]:
+    """Those one of whose sweeps runs the method."""
     for study in STUDIES.values():
         pairs = ((sweep, point) for sweep in study.sweeps for point in sweep.points)
-        runs = (_method_of(sweep, point.get("model", "")) for sweep, point in pairs)
-        if name in runs:
-            page = f"results/{study.name}/report.md"
-            yield study, f"../{page if (root / 'docs' / page).is_file() else 'results.md'}"
+        if name in (_method_of(sweep, point.get("model", "")) for sweep, point in pairs):
+            yield study
 
 
 def _method_of(sweep: Sweep, model: str) -> str:
