@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fork_server import fork
+from loopback import wait_until
 
 PROGRAMS = ("flwr", "flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supernode")
 # Flower finds this under the program's name. It lives as long as the fork, which ends with it.
@@ -32,13 +33,17 @@ _LONGEST = 1 << 17  # bytes of a command line and its environment
 
 
 def forked_apps(folder: Path) -> BaseProcess:
-    """Write programs into a folder, to be put in front of ``PATH``, and start the process that forks them."""
+    """Write programs into a folder, to be put in front of ``PATH``, and start the process that forks them.
+
+    It returns once that process listens, as a program that cannot reach it ends.
+    """
     folder.mkdir()
     path = str(folder / "socket")
     process = fork(_serve, path)
     for name in PROGRAMS:
         (folder / name).write_text(_STAND_IN.format(python=sys.executable, path=path))
         (folder / name).chmod(0o755)
+    wait_until(Path(path).exists, "the programs are not ready to be forked", 120)
     return process
 
 
@@ -57,8 +62,9 @@ def _serve(path: str) -> None:
     mains = dict(zip(PROGRAMS, programs, strict=True))
     start_client_internal.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 10))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
+        listener.bind(f"{path}.new")
         listener.listen()
+        os.rename(f"{path}.new", path)
         while True:
             link, _ = listener.accept()
             given, streams, _, _ = socket.recv_fds(link, _LONGEST, 2)
