@@ -169,13 +169,18 @@ def _results(name: str, root: Path) -> Iterator[str]:
         yield "## Results\n\n" + table(["table", "config", "the paper, and ours"], found)
         yield "[Results](../results.md) has the commands, and more runs.\n"
         return
-    studies = [(study, f"results/{study.name}/report.md") for study in _studies_of(name)]
-    has_run = [(root / "docs" / report).is_file() for _, report in studies]
-    reports = [f"[{study.title}](../{report})" for (study, report), run in zip(studies, has_run, strict=True) if run]
+    reports, declared = [], []
+    for study in _studies_of(name):
+        report = f"results/{study.name}/report.md"
+        if (root / "docs" / report).is_file():
+            reports.append(f"[{study.title}](../{report})")
+        else:
+            declared.append(f"[{study.name}](../results.md)")
     elsewhere = dict.fromkeys([*_measured_on(name, root), *reports])
     text = f"Its numbers are in {', '.join(elsewhere)}." if elsewhere else _NO_RUN
-    declared = ", ".join(f"[{study.name}](../results.md)" for (study, _), run in zip(studies, has_run, strict=True) if not run)
-    yield f"## Results\n\n{text}{f' Declared to run it: {declared}.' if declared else ''}\n"
+    if declared:
+        text += f" Declared to run it: {', '.join(declared)}."
+    yield f"## Results\n\n{text}\n"
 
 
 def _measured_on(name: str, root: Path) -> Iterator[str]:
@@ -190,7 +195,7 @@ def _measured_on(name: str, root: Path) -> Iterator[str]:
 
 
 def _studies_of(name: str) -> Iterator[Study]:
-    """Those one of whose sweeps runs the method."""
+    """Those with a sweep that runs the method."""
     for study in STUDIES.values():
         pairs = ((sweep, point) for sweep in study.sweeps for point in sweep.points)
         if name in (_method_of(sweep, point.get("model", "")) for sweep, point in pairs):

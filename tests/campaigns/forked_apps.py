@@ -35,7 +35,7 @@ _LONGEST = 1 << 17  # bytes of a command line and its environment
 def forked_apps(folder: Path) -> BaseProcess:
     """Write programs into a folder, to be put in front of ``PATH``, and start the process that forks them.
 
-    It returns once that process listens, as a program that cannot reach it ends.
+    Returns once that process listens, because a program that cannot reach it ends at once.
     """
     folder.mkdir()
     path = str(folder / "socket")
