@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.measurements import Table
+from fl_lightning.engines.engine_timing import processors
 
 _PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy")
 
@@ -36,19 +37,12 @@ def circumstances(options: Namespace) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "processor": processor(),
+        "processor": processors(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch chooses
         "threads": options.threads,
         "load before": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
     }
-
-
-def processor() -> str:
-    """Number and model of the processors, as Linux names them."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(models)} x {models[0]}"
 
 
 def _version(package: str) -> str:

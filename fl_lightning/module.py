@@ -107,7 +107,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.run_folder: Path | None = None
         self.newest: dict[str, float] = {}  # every scalar that log_round saw, by name, its newest value
         self.newest_rounds: dict[str, int] = {}  # and the round of that value
-        self.tuned_engine: str | None = None  # what engine="tune" measured as the fastest
+        self.tuned_engine: str | None = None  # the engine that the run began with under "auto" or "tune"
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self.stored = StoredStates()
         self.lost_rounds = LostRounds(at_sites=self.engine_name == "flower")
@@ -284,7 +284,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self._step_optimizer = self._server.step_optimizer
         started = _started_engine(self)
         self.engine = started.engine
-        if self.engine_name == "tune":
+        if self.engine_name in ("auto", "tune"):
             self.tuned_engine = started.choice.name
         if self.tasks.is_over:
             self.trainer.should_stop = True

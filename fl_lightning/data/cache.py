@@ -34,7 +34,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[Files], Dataset]) -> D
     Raises:
         OSError: naming the cache file, if it is damaged or cannot be written.
     """
-    path = _path(name, f"{_FORMAT}\n{fingerprint}", ".pt")
+    path = cache_file(name, f"{_FORMAT}\n{fingerprint}", ".pt")
     files: Files = {part: path.with_suffix(f".{part}") for part in get_args(Part)}
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
@@ -49,7 +49,7 @@ def cached(name: str, fingerprint: str, decode: Callable[[Files], Dataset]) -> D
 
 def root_lock(root: Path) -> FileLock:
     """A lock for downloads into ``root``; its file is in the cache, since ``root`` can be read-only."""
-    return FileLock(_path("root", str(root.resolve()), ".lock"))
+    return FileLock(cache_file("root", str(root.resolve()), ".lock"))
 
 
 def _fill(path: Path, files: Files, decode: Callable[[Files], Dataset]) -> None:
@@ -89,6 +89,6 @@ def _remove(files: Files) -> None:
         file.unlink(missing_ok=True)
 
 
-def _path(name: str, key: str, suffix: str) -> Path:
-    """A file of the cache, a separate one for every key, with a readable name."""
+def cache_file(name: str, key: str, suffix: str) -> Path:
+    """A file of the cache, a separate one for every key, with a readable name; its folder is made."""
     return cache_folder() / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"

@@ -1,16 +1,18 @@
 """The choice of the engine: the requested one, a fixed rule, or the fastest one measured."""
 
-import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.engine_timing import Timing, kept_timing, timed
 from fl_lightning.engines.flower import FlowerEngine
 from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.net_behaviour import mixes_samples
@@ -31,10 +33,14 @@ _CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, Captur
 ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 """Those that train clients here, by the value of ``model.engine``."""
 
-# Limits up to which stacking is faster, from benchmarks/RESULTS.md. Without convolutions it is weights times samples of a step.
-# Stacked convolutions are slower, so a net with some is stacked for few samples a step and if most weights are in other layers.
+# Limits from benchmarks/RESULTS.md, of two processors. Without convolutions, stacking is faster on both up to so many weights
+# times samples of a step. With some, it is slower on both if a step has more samples or most weights are in convolutions; for
+# the other nets the processors differ, so the machine at hand is measured.
 _STACKABLE_WORK = 3.5e7
-_STACKABLE_IMAGES = 8
+_STACKABLE_IMAGES = 20
+_RIVALS = ("sequential", "vectorized")
+# Clients and local steps of the measurement, and the turns of which it takes the median.
+_MEASURED_CLIENTS, _MEASURED_STEPS, _TURNS = 10, 3, 3
 # Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:
 # rounding in another order is below, a missing step or a wrong rate above.
 _TRUSTED = 0.05
@@ -71,17 +77,18 @@ def choose_engine(
     """The engine for a value of ``model.engine``.
 
     Args:
-        tuned: the fastest engine, measured when the run began; None: not measured yet.
+        tuned: the engine that the run began with under ``auto`` or ``tune``; None: the run begins.
         visits: visits of the first cohort to measure with.
         rounds: the remaining rounds.
     """
-    if asked == "auto":
-        return by_rule(method, context, range(1, rounds.stop))
-    if asked != "tune":
+    if asked not in ("auto", "tune"):
         return Choice(asked, "model.engine")
-    if tuned is not None:
+    if asked == "auto" and (choice := by_rule(method, context, range(1, rounds.stop))) is not None:
+        return choice
+    if tuned in (_RIVALS if asked == "auto" else ENGINES):
         return Choice(tuned, "measured when the run began")
-    return by_measurement(method, context, rounds.start, visits)
+    measure = once_on_this_machine if asked == "auto" else by_measurement
+    return measure(method, context, rounds.start, visits)
 
 
 def start_engine(
@@ -107,8 +114,7 @@ def start_engine(
             raise
         if asked != "auto":
             raise _cannot_run(method, choice, error) from error
-        named = f"{type(method).__name__} on {type(method.net).__name__}"
-        why = f"{named} cannot be {choice.name}: {_error_text(error)}"
+        why = _cannot_be(method, choice.name, _error_text(error))
         started = _rehearsed(method, context, Choice("sequential", why), round, visits)
     if asked != "auto" or (agreed := Choice(*context.ranks.broadcast(started.choice))) == started.choice:
         return started
@@ -116,6 +122,10 @@ def start_engine(
         return _rehearsed(method, context, agreed, round, visits)
     except Exception as error:
         raise _cannot_run(method, agreed, error) from error
+
+
+def _cannot_be(method: FederatedAlgorithm, name: str, error: str) -> str:
+    return f"{type(method).__name__} on {type(method.net).__name__} cannot be {name}: {error}"
 
 
 def _cannot_run(method: FederatedAlgorithm, choice: Choice, error: Exception) -> ValueError:
@@ -158,8 +168,8 @@ def _distance(one: State, other: State) -> float:
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
-def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[int]) -> Choice:
-    """The engine of ``auto`` for a method, with the reason: the same for the same command on the same kind of device.
+def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[int]) -> Choice | None:
+    """The engine of ``auto`` for a method, with the reason; None if machines differ in which one is faster.
 
     Args:
         rounds: rounds of the run, from 1 on.
@@ -172,28 +182,34 @@ def by_rule(method: FederatedAlgorithm, context: RunContext, rounds: Iterable[in
     optimizer = type(method.optimizer(parameters))
     if context.device.type != "cuda" or optimizer not in ELEMENTWISE:
         return _by_size(method, optimizer, rounds)
-    name, why = _by_size(method, optimizer, rounds)
     if optimizer not in PROPORTIONAL and RoundHooks(method).changes_rates:
-        return Choice(name, f"{optimizer.__name__} needs a program for every rate, and {why}")
-    if _kinds_of_visits(method) > MOST_PROGRAMS:
-        return Choice(name, f"visits are of more than {MOST_PROGRAMS} kinds, and {why}")
-    return Choice("captured", "on a GPU a visit is one program")
+        refused = f"{optimizer.__name__} needs a program for every rate"
+    elif _kinds_of_visits(method) > MOST_PROGRAMS:
+        refused = f"visits are of more than {MOST_PROGRAMS} kinds"
+    else:
+        return Choice("captured", "on a GPU a visit is one program")
+    by_size = _by_size(method, optimizer, rounds)
+    return by_size and by_size._replace(why=f"{refused}, and {by_size.why}")
 
 
-def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer], rounds: Iterable[int]) -> Choice:
+def _by_size(method: FederatedAlgorithm, optimizer: type[torch.optim.Optimizer], rounds: Iterable[int]) -> Choice | None:
     """The rule for a CPU, and for a GPU on which ``captured`` is impossible."""
     if optimizer not in ELEMENTWISE:
         return Choice("sequential", f"{optimizer.__name__} cannot be stacked")
-    shards = (method.data.num_train(visit.client) for visit in first_visits(method, rounds))
-    samples = method.data.batch_size or max(shards, default=1)
+    samples = _samples_of_a_step(method, first_visits(method, rounds))
     layers = [layer for layer in method.net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     weights, in_layers = (sum(weight.numel() for weight in of.parameters()) for of in (method.net, nn.ModuleList(layers)))
+    if layers and samples <= _STACKABLE_IMAGES and 2 * in_layers < weights:
+        return None
     if layers:
-        name = "vectorized" if samples <= _STACKABLE_IMAGES and 2 * in_layers < weights else "sequential"
-        return Choice(name, f"{samples} samples a step, {in_layers:,} of {weights:,} weights in convolutions")
+        return Choice("sequential", f"{samples} samples a step, {in_layers:,} of {weights:,} weights in convolutions")
     work = samples * weights
     name = "vectorized" if work <= _STACKABLE_WORK else "sequential"
     return Choice(name, f"{work:,} weights times samples a step")
+
+
+def _samples_of_a_step(method: FederatedAlgorithm, visits: Iterable[Visit]) -> int:
+    return method.data.batch_size or max((method.data.num_train(visit.client) for visit in visits), default=1)
 
 
 def _kinds_of_visits(method: FederatedAlgorithm) -> int:
@@ -217,6 +233,41 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     return a_kind * len(kinds)
 
 
+def once_on_this_machine(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
+    """The engine of ``auto`` where no rule holds: ``sequential`` or ``vectorized``, whichever is faster on this machine.
+
+    The seconds are kept in the user's cache, so that the same command has the same engine from then on. The first process
+    decides for all.
+
+    Args:
+        round: the first round.
+        visits: visits of the cohort, of which some are measured.
+    """
+    visits = visits[:_MEASURED_CLIENTS]
+    measure = partial(_timing, _RIVALS, method, context, round, visits, 1 + _TURNS, _MEASURED_STEPS)
+    timing = kept_timing(_description(method, context, visits), measure) if context.ranks.rank == 0 else None
+    seconds, failures, not_kept = context.ranks.broadcast(timing)
+    if failures:
+        name, error = next(iter(failures.items()))
+        return Choice("sequential", _cannot_be(method, name, error))
+    when = f"at every start ({not_kept})" if not_kept else "once on this machine"
+    measured = ", ".join(f"{name} {seconds[name]:.4g} s" for name in _RIVALS)
+    return Choice(min(seconds, key=seconds.__getitem__), f"measured {when}: {measured}")
+
+
+def _description(method: FederatedAlgorithm, context: RunContext, visits: Sequence[Visit]) -> str:
+    """What the seconds of some visits depend on, besides the machine."""
+    parameters = list(method.net.parameters())
+    optimizer = method.optimizer([weight for weight in parameters if weight.requires_grad])
+    weights = [(tuple(weight.shape), weight.requires_grad) for weight in parameters]
+    inputs = [(leaf.shape, leaf.dtype) for leaf in tree_leaves(method.data.first_inputs(1))]
+    with context.precision():
+        numbers = context.device.type, torch.is_autocast_enabled(context.device.type)
+    kinds = (type(part) for part in (method, method.loss, method.tasks, optimizer))
+    facts = _samples_of_a_step(method, visits), len(visits), *inputs
+    return "\n".join(map(str, (method.net, weights, *kinds, *numbers, *facts)))
+
+
 def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
     """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all.
 
@@ -226,26 +277,32 @@ def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, 
         round: the first round.
         visits: visits of the cohort to measure with.
     """
-    seconds, reasons = {}, {}
-    for name in ENGINES:
+    seconds, failures, _ = context.ranks.broadcast(_timing(ENGINES, method, context, round, visits, 2))
+    reasons = (
+        f"{name} {seconds[name]:.4g} s a round" if name in seconds else f"{name} cannot run this: {failures[name]}"
+        for name in ENGINES
+    )
+    return Choice(min(seconds, key=seconds.__getitem__, default="sequential"), ", ".join(reasons))
+
+
+def _timing(
+    names: Iterable[str],
+    method: FederatedAlgorithm,
+    context: RunContext,
+    round: int,
+    visits: Sequence[Visit],
+    turns: int,
+    max_steps: int | None = None,
+) -> Timing:
+    """Seconds of some visits under each of these engines: the median of all turns but the first."""
+    seconds, failures = dict[str, float](), dict[str, str]()
+    for name in names:
         try:
-            seconds[name] = _seconds(ENGINES[name](method, context), round, visits)
-            reasons[name] = f"{name} {seconds[name]:.4g} s a round"
+            engine = ENGINES[name](method, context)
+            seconds[name] = timed(engine, round, visits, turns, max_steps)
         except Exception as error:  # an engine that cannot run this method is out, for any reason, which is shown
-            reasons[name] = f"{name} cannot run this: {_error_text(error)}"
-    seconds, reasons = context.ranks.broadcast((seconds, reasons))
-    return Choice(min(seconds, key=seconds.__getitem__, default="sequential"), ", ".join(reasons.values()))
-
-
-def _seconds(engine: Engine, round: int, visits: Sequence[Visit]) -> float:
-    seconds = 0.0
-    for _ in range(2):  # the first one allocates memory and compiles
-        start = time.perf_counter()
-        engine.rehearse(round, visits)
-        if engine.context.device.type == "cuda":
-            torch.cuda.synchronize(engine.context.device)
-        seconds = time.perf_counter() - start
-    return seconds
+            failures[name] = _error_text(error)
+    return Timing(seconds, failures)
 
 
 def _error_text(error: Exception) -> str:

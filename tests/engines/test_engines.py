@@ -5,7 +5,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +21,10 @@ from fl_lightning import FedAvg, FederatedModule, Needs, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import IID, ClientSampler, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
 from fl_lightning.engines import engine_choice, vectorized
+from fl_lightning.engines.engine_choice import choose_engine
 from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
+from fl_lightning.engines.ranks import OneProcess
+from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
@@ -782,21 +785,118 @@ def test_a_local_step_changes_no_argument(fit):
     assert result.untrained["features.1.num_batches_tracked"] == before[1]["features.1.num_batches_tracked"] + 1
 
 
+def engine_line(capsys):
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Engine"))
+    return line
+
+
 def test_auto_goes_by_the_layers_and_says_so(fit, capsys, monkeypatch):
-    """An MLP is stacked, and a net with convolutions if steps are small: one line at the start of the run."""
-    convolutions = "4 samples a step, 57 of 169 weights in convolutions)"
+    """One line at the start of the run, with the numbers that decide."""
+    many = "Engine: sequential (4 samples a step, 57 of 169 weights in convolutions)"
     for net, few, expected in (
-        (mlp, 0, "Engine: vectorized ("),
-        (conv_net, 4, f"Engine: vectorized ({convolutions}"),
-        (conv_net, 3, f"Engine: sequential ({convolutions}"),
+        (mlp, 0, "Engine: vectorized (2,172 weights times samples a step)"),
+        (conv_net, 3, many),
         (deep_conv_net, 4, "Engine: sequential (4 samples a step, 285 of 397 weights in convolutions)"),
     ):
         monkeypatch.setattr(engine_choice, "_STACKABLE_IMAGES", few)
         capsys.readouterr()
         run(fit, Case(FedAvg, net, ragged, sgd), "auto")
-        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Engine")]
-        assert len(lines) == 1
-        assert lines[0].startswith(expected)
+        assert engine_line(capsys) == expected
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+    """An empty cache, and seconds by kind of engine in place of measured ones; the engines that were measured are noted."""
+    monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path / "cache"))
+    clock = SimpleNamespace(seconds={"SequentialEngine": 0.25, "VectorizedEngine": 0.5}, measured=[])
+
+    def timed(engine, round, visits, turns, max_steps):
+        assert 0 < len(visits) <= 10
+        assert turns == 4
+        assert max_steps == 3
+        clock.measured.append(type(engine).__name__)
+        return clock.seconds[clock.measured[-1]]
+
+    monkeypatch.setattr(engine_choice, "timed", timed)
+    return clock
+
+
+def test_auto_measures_once_on_a_machine(fit, capsys, clock):
+    """A net with convolutions and small steps: the faster engine, kept for the same command, measured anew for another net."""
+    case, both = Case(FedAvg, conv_net, ragged, sgd), ["SequentialEngine", "VectorizedEngine"]
+    expected = run(fit, case, "sequential")
+    capsys.readouterr()
+    run(fit, case, "auto")
+    assert engine_line(capsys) == "Engine: sequential (measured once on this machine: sequential 0.25 s, vectorized 0.5 s)"
+    assert clock.measured == both
+
+    clock.seconds["SequentialEngine"] = 1.0
+    run(fit, case, "auto")
+    assert engine_line(capsys).startswith("Engine: sequential (measured once")
+    assert clock.measured == both
+
+    run(fit, Case(FedAvg, group_norm_net, ragged, sgd), "auto")
+    assert engine_line(capsys) == "Engine: vectorized (measured once on this machine: sequential 1 s, vectorized 0.5 s)"
+    assert clock.measured == 2 * both
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        actual = run(fit, case, "auto")
+    finally:
+        torch.set_num_threads(threads)
+    assert engine_line(capsys).startswith("Engine: vectorized (measured once")
+    assert_same(actual, expected, 1e-10)
+
+
+def test_a_resumed_run_keeps_the_engine_that_auto_measured(fit, tmp_path, capsys, clock):
+    """On another machine too, where another engine is faster."""
+    case = Case(FedAvg, conv_net, ragged, sgd)
+    expected = run(fit, case, "auto", callbacks=[Save(tmp_path)])
+    assert engine_line(capsys).startswith("Engine: sequential (measured once")
+    clock.seconds["SequentialEngine"] = 1.0
+    for file in (tmp_path / "cache").iterdir():
+        file.unlink()
+    resumed = run(fit, case, "auto", ckpt_path=tmp_path / "1.ckpt")
+    assert engine_line(capsys) == "Engine: sequential (measured when the run began)"
+    assert_same(resumed["weights"], expected["weights"], 0)
+
+
+def test_auto_says_what_cannot_be_kept_or_stacked(fit, capsys, monkeypatch, clock, tmp_path):
+    """Without a folder for the cache it measures at every start; a failure is the reason, and nothing is kept."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path / "file" / "cache"))
+    for _ in range(2):
+        run(fit, Case(FedAvg, conv_net, ragged, sgd), "auto")
+        line = engine_line(capsys)
+        assert line.startswith("Engine: sequential (measured at every start ([Errno 20] Not a directory: ")
+        assert line.endswith("): sequential 0.25 s, vectorized 0.5 s)")
+    assert len(clock.measured) == 4
+
+    monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path / "cache"))
+    clock.seconds = {"SequentialEngine": 0.25}
+    run(fit, Case(FedAvg, conv_net, ragged, sgd), "auto")
+    assert engine_line(capsys) == "Engine: sequential (FedAvg on Net cannot be vectorized: KeyError: 'VectorizedEngine')"
+    assert list((tmp_path / "cache").glob("*.json")) == []
+
+
+def test_of_several_processes_the_first_measures(clock):
+    """What it found holds in the others."""
+
+    class SecondRank(OneProcess):
+        rank, size = 1, 2
+
+        def broadcast(self, value):
+            assert value is None
+            return [{"sequential": 2.0, "vectorized": 1.0}, {}, ""]
+
+    data = ragged()[0]
+    data.setup()
+    method = FedAvg(conv_net(SHAPE, CLASSES), optimizer=sgd, local_steps=1)
+    method.join(data)
+    choice = choose_engine(method, RunContext(ranks=SecondRank()), "auto", None, method.cohort(1), range(1, 3))
+    assert choice == ("vectorized", "measured once on this machine: sequential 2 s, vectorized 1 s")
+    assert clock.measured == []
 
 
 def test_auto_does_not_stack_large_steps(fit, capsys, monkeypatch):
@@ -825,8 +925,8 @@ def test_a_first_round_of_nobody_hides_nothing(fit, capsys, monkeypatch, engine)
     def data():
         return whole_shards(cohorts=None, client_sampler=NobodyAtFirst(), clients_per_round=2)
 
-    measured, seconds = [], engine_choice._seconds
-    monkeypatch.setattr(engine_choice, "_seconds", lambda *some: (measured.extend(some[2]), seconds(*some))[1])
+    measured, timed = [], engine_choice.timed
+    monkeypatch.setattr(engine_choice, "timed", lambda *some: (measured.extend(some[2]), timed(*some))[1])
     run(fit, Case(CustomStep, mlp, data, sgd), engine)
     out = capsys.readouterr().out
     assert "client state: up to 4 clients x 16 B = 64 B in memory" in out
