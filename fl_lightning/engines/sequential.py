@@ -100,5 +100,6 @@ class SequentialEngine(Engine):
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         set_gradients(self.trained, gradients, self._resting)
         self.optimizer.step()
-        self.optimizer.zero_grad()  # the next gradients take this memory while it is in the processor's cache
+        for weight in self.trained.values():
+            weight.grad = None  # the next gradients take this memory while it is in the processor's cache
         torch.clear_autocast_cache()
