@@ -46,19 +46,20 @@ class ResNet9(Network):
         channels, rows, columns = image_shape("ResNet9", input_shape, 32, cure=cure)
         conv = _ScaledConv if norm_groups is None else partial(_NormedConv, norm_groups)
         block = _Block if norm_groups is None else partial(_NormedBlock, norm_groups)
+        # ReLU after the pooling gives the same bits, from a quarter of the entries.
         self.features = nn.Sequential(
             conv(channels, width),
             nn.ReLU(),
             conv(width, 2 * width),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             block(2 * width),
             conv(2 * width, 4 * width),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             conv(4 * width, 8 * width),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             block(8 * width),
             nn.MaxPool2d(4),
             nn.Flatten(),

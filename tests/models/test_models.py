@@ -1,12 +1,14 @@
 """The papers' networks: parameter counts as published, norms, shapes, gradients and errors."""
 
+import copy
+from functools import partial
 from inspect import signature
 
 import pytest
 import torch
 from torch import nn
 
-from fl_lightning.models import CNN2, MLP, ResNet18
+from fl_lightning.models import CNN2, MLP, MoonCNN, ResNet9, ResNet18
 
 
 def count_parameters(build):
@@ -236,11 +238,33 @@ def test_cnn2_norms():
     """GroupNorm with 2 groups behind each convolution: 2 (32 + 64) parameters more."""
     with torch.device("meta"):
         features = CNN2((3, 32, 32), 10, norm_groups=2).features
-    assert [type(module).__name__ for module in features[:8]] == 2 * ["Conv2d", "GroupNorm", "ReLU", "MaxPool2d"]
+    assert [type(module).__name__ for module in features[:8]] == 2 * ["Conv2d", "GroupNorm", "MaxPool2d", "ReLU"]
     assert {module.num_groups for module in features if isinstance(module, nn.GroupNorm)} == {2}
     assert count_parameters(lambda: CNN2((3, 32, 32), 10, norm_groups=2)) == 2_156_490 + 192
     with pytest.raises(ValueError, match="model.net.norm_groups is 3, must be a divisor of 32: ResNet18 has 2"):
         CNN2((3, 32, 32), 10, norm_groups=3)
+
+
+@pytest.mark.parametrize("build", [CNN2, partial(CNN2, norm_groups=2), MoonCNN, partial(ResNet9, width=8, norm_groups=2)])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_relu_after_pooling_gives_the_bits_of_relu_before_it(build, order):
+    """Outputs and gradients."""
+    net = build_seeded(lambda: build((3, 32, 32), 10)).to(memory_format=order)
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=order)
+    nn.init.normal_(net.classifier.weight)
+    twin = copy.deepcopy(net)
+    layers = list(twin.features)
+    pools = [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d) and isinstance(layers[i + 1], nn.ReLU)]
+    assert len(pools) >= 2
+    for i in pools:
+        layers[i : i + 2] = layers[i + 1], layers[i]
+    twin.features = nn.Sequential(*layers)
+    of_net, of_twin = (
+        [outputs, *torch.autograd.grad(outputs.square().sum(), list(of.parameters()))]
+        for of in (net, twin)
+        for outputs in [of(images)]
+    )
+    assert all(torch.equal(*pair) for pair in zip(of_net, of_twin, strict=True))
 
 
 def test_cnn2_shares_no_key_with_resnet18():

@@ -107,7 +107,7 @@ def test_moon_cnn_has_the_papers_shapes():
             inputs = layer(inputs)
             sizes.append(inputs.shape[-1])
     assert weights == [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (84, 84), (256, 84), (10, 256)]
-    assert sizes == [28, 28, 14, 10, 10, 5, 400, 120, 120, 84, 84, 84, 84, 256]
+    assert sizes == [28, 14, 14, 10, 5, 5, 400, 120, 120, 84, 84, 84, 84, 256]
 
 
 def test_moon_cnn_forward_matches_the_listing():
