@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import get_args
 
 import torch
 from filelock import FileLock
 
-from fl_lightning.data.mapped_files import cache_folder, create_rows, naming_cache, open_rows
+from fl_lightning.data.mapped_files import create_rows, open_rows
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.state.atomic_files import atomic_save, checked_load
+from fl_lightning.state.cache_files import cache_file, naming_cache
 
 _FORMAT = 4  # of the files; files of another format are ignored
 
@@ -87,8 +87,3 @@ def _open(file: Path, form: torch.Tensor, targets: torch.Tensor) -> Samples:
 def _remove(files: Files) -> None:
     for file in files.values():
         file.unlink(missing_ok=True)
-
-
-def cache_file(name: str, key: str, suffix: str) -> Path:
-    """A file of the cache, a separate one for every key, with a readable name; its folder is made."""
-    return cache_folder() / f"{name}-{blake2b(key.encode(errors='surrogateescape'), digest_size=8).hexdigest()}{suffix}"

@@ -5,8 +5,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -15,32 +14,10 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import machine_memory
-from fl_lightning.state.atomic_files import unwritable
+from fl_lightning.state.cache_files import cache_folder, naming_cache
 
 # Without this flag, which Python names from 3.13 on, Linux refuses private mappings of files larger than the memory.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-
-
-def cache_folder() -> Path:
-    """``$FL_LIGHTNING_CACHE``, or ``fl_lightning`` in the user's cache folder; it is made."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fl_lightning"
-    folder = Path(os.environ.get("FL_LIGHTNING_CACHE", default))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def naming_cache(path: Path) -> Iterator[None]:
-    """Name a file or folder of the cache, and the cure, in an error of the block, which writes to it.
-
-    Raises:
-        OSError: naming the path, if it cannot be written or the disk is full.
-    """
-    try:
-        yield
-    except OSError as error:
-        named = error if error.errno is None else unwritable(path, error)  # atomic_save names it itself
-        raise OSError(f"{named} with FL_LIGHTNING_CACHE=FOLDER") from error
 
 
 def empty_rows(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

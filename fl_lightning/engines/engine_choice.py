@@ -85,7 +85,7 @@ def choose_engine(
         return Choice(asked, "model.engine")
     if asked == "auto" and (choice := by_rule(method, context, range(1, rounds.stop))) is not None:
         return choice
-    if tuned in (_RIVALS if asked == "auto" else ENGINES):
+    if tuned is not None and (asked == "tune" or tuned in _RIVALS):
         return Choice(tuned, "measured when the run began")
     measure = once_on_this_machine if asked == "auto" else by_measurement
     return measure(method, context, rounds.start, visits)

@@ -13,10 +13,10 @@ import torch
 from filelock import FileLock
 
 from fl_lightning.checks import first_line
-from fl_lightning.data.cache import cache_file
 from fl_lightning.engines.engine import Engine
 from fl_lightning.protocol import Visit
 from fl_lightning.state.atomic_files import atomic_write
+from fl_lightning.state.cache_files import cache_file
 
 
 class Timing(NamedTuple):
