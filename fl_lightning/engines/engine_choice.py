@@ -39,7 +39,7 @@ ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
 _STACKABLE_WORK = 3.5e7
 _STACKABLE_IMAGES = 20
 _RIVALS = ("sequential", "vectorized")
-# Clients and local steps of the measurement, and the turns of which it takes the median.
+# The measurement: this many clients and local steps, and the median of this many turns.
 _MEASURED_CLIENTS, _MEASURED_STEPS, _TURNS = 10, 3, 3
 # Largest distance between a captured visit and the same visit under sequential, as a part of the distance that the visit moves:
 # rounding in another order is below, a missing step or a wrong rate above.
@@ -241,7 +241,7 @@ def once_on_this_machine(method: FederatedAlgorithm, context: RunContext, round:
 
     Args:
         round: the first round.
-        visits: visits of the cohort, of which some are measured.
+        visits: visits of the cohort; the first ones are measured.
     """
     visits = visits[:_MEASURED_CLIENTS]
     measure = partial(_timing, _RIVALS, method, context, round, visits, 1 + _TURNS, _MEASURED_STEPS)

@@ -6,6 +6,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from fl_lightning.checks import first_line
 from fl_lightning.engines.engine import Engine
 from fl_lightning.protocol import Visit
 from fl_lightning.state.atomic_files import atomic_write
-from fl_lightning.state.cache_files import cache_file
+from fl_lightning.state.cache_files import cache_file, naming_cache
 
 
 class Timing(NamedTuple):
@@ -53,6 +54,9 @@ def kept_timing(description: str, measure: Callable[[], Timing]) -> Timing:
 
     Args:
         description: what the seconds depend on, besides the machine.
+
+    Raises:
+        OSError: naming the file, if the disk is full.
     """
     try:
         path = cache_file("engines", f"{machine()}\n{description}", ".json")
@@ -61,11 +65,11 @@ def kept_timing(description: str, measure: Callable[[], Timing]) -> Timing:
     except OSError as error:  # a home that cannot be written
         return measure()._replace(not_kept=first_line(error))
     try:
-        if path.exists():
+        with suppress(FileNotFoundError, ValueError):  # a file that somebody has edited is made again
             return Timing(json.loads(path.read_text()), {})
         timing = measure()
         if not timing.failures:
-            with atomic_write(path) as file:
+            with naming_cache(path), atomic_write(path) as file:
                 file.write_text(json.dumps(timing.seconds))
         return timing
     finally:

@@ -821,8 +821,8 @@ def clock(monkeypatch, tmp_path):
     return clock
 
 
-def test_auto_measures_once_on_a_machine(fit, capsys, clock):
-    """A net with convolutions and small steps: the faster engine, kept for the same command, measured anew for another net."""
+def test_auto_measures_once_on_a_machine(fit, tmp_path, capsys, clock):
+    """The faster engine, kept for the same command; measured anew for another net, an edited file, other threads."""
     case, both = Case(FedAvg, conv_net, ragged, sgd), ["SequentialEngine", "VectorizedEngine"]
     expected = run(fit, case, "sequential")
     capsys.readouterr()
@@ -839,13 +839,20 @@ def test_auto_measures_once_on_a_machine(fit, capsys, clock):
     assert engine_line(capsys) == "Engine: vectorized (measured once on this machine: sequential 1 s, vectorized 0.5 s)"
     assert clock.measured == 2 * both
 
+    for file in (tmp_path / "cache").glob("*.json"):
+        file.write_text("edited")
+    run(fit, case, "auto")
+    assert engine_line(capsys).startswith("Engine: vectorized (measured once")
+    assert clock.measured == 3 * both
+
+    clock.seconds["VectorizedEngine"] = 2.0
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
         actual = run(fit, case, "auto")
     finally:
         torch.set_num_threads(threads)
-    assert engine_line(capsys).startswith("Engine: vectorized (measured once")
+    assert engine_line(capsys).startswith("Engine: sequential (measured once")
     assert_same(actual, expected, 1e-10)
 
 
