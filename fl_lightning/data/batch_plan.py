@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.transfers import on_device
 
 _EPOCH = 1 << 32  # draws of a stream reserved for one epoch
+_DRAWN_TOGETHER = 1 << 16  # approximate limit of positions in the orders of a client's epochs
 
 
 class Step(NamedTuple):
@@ -84,6 +86,9 @@ class Visits:
         Args:
             full: pad every batch to ``batch_size`` and mark the real samples, so that all have one shape.
         """
+        if len(self.clients) == 1:
+            yield from islice(self._epochs_of_one(full), self.steps[0])
+            return
         batches, per_epoch = self._batches, self._per_epoch
         start, size, batch, epoch_steps, keys = self._table[:5]
         order = torch.empty(len(self.clients), 0, dtype=torch.int64, device=self.device)
@@ -100,6 +105,23 @@ class Visits:
             position = (first + slots).minimum(size[:active, None] - 1)
             indices = start[:active, None] + order[:active].gather(1, position)
             yield Step(indices, real, step * batch[:active, None] + slots)
+
+    def _epochs_of_one(self, full: bool) -> Iterator[Step]:
+        """:meth:`plan` for a single client, to the end of its last epoch: several epochs by the operations of one."""
+        (size,), (batch,), (per_epoch,) = self.sizes, self._batches, self._per_epoch
+        start, keys = self._table[0], self._table[4]
+        slots = torch.arange(per_epoch * batch, device=self.device)  # of an epoch
+        used = slots if full else slots[:size]
+        real = (slots < size)[None].split(batch, dim=1) if full else [None] * per_epoch
+        num_epochs, together = -(-self.steps[0] // per_epoch), max(_DRAWN_TOGETHER // size, 1)
+        for first in range(0, num_epochs, together):
+            epochs = torch.arange(first, min(first + together, num_epochs), device=self.device)[:, None]
+            order = random_bits(keys, epochs * _EPOCH + slots[:size]).argsort(dim=1, stable=True)
+            indices = start + (order[:, slots.clamp_max(size - 1)] if full else order)
+            draw_counters = epochs * len(slots) + used
+            for of_epoch in zip(indices.split(1), draw_counters.split(1), strict=True):
+                indices_of_steps, counters_of_steps = (part.split(batch, dim=1) for part in of_epoch)
+                yield from map(Step, indices_of_steps, real, counters_of_steps)
 
     def poisson_plan(self) -> Iterator[Step]:
         """Steps of a single client, with every sample in each by an independent draw: on average ``batch_size`` samples."""

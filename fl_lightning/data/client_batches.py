@@ -12,7 +12,9 @@ from fl_lightning.data.prepared_samples import PreparedSamples
 from fl_lightning.data.present_shards import BatchSizes, PresentShards
 from fl_lightning.protocol import Batch, NetInputs, PlannedStep
 
-_READ_TOGETHER = 1 << 24  # approximate limit of input values: 64 MiB
+# Approximate limits of input values that are read together: 64 MiB on a GPU, and on a processor what its cache holds.
+_READ_TOGETHER = 1 << 24
+_READ_TOGETHER_ON_CPU = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,14 @@ class ShardBatches:
         return tree_map(lambda part: part.reshape(*targets.shape[:2], *part.shape[1:]), preparation.normalise(inputs))
 
     def _read_together(self, planned: Iterator[Step]) -> Iterator[list[Step]]:
-        """On a GPU, where every operation costs a launch, groups of a client's steps of one shape; otherwise single steps."""
-        if self.samples.preparation.device.type == "cpu":
-            yield from ([step] for step in planned)
-            return
+        """Groups of a client's steps of one shape, single steps of several clients.
+
+        On a GPU every operation costs a launch. On a processor the code of each comes back into its cache after a local step.
+        """
+        limit = _READ_TOGETHER_ON_CPU if self.samples.preparation.device.type == "cpu" else _READ_TOGETHER
         for (clients, samples), alike in groupby(planned, key=lambda step: step.indices.shape):
             values = samples * self.samples.preparation.sample_values
-            most = max(_READ_TOGETHER // max(values, 1), 1) if clients == 1 else 1
+            most = max(limit // max(values, 1), 1) if clients == 1 else 1
             while steps := list(islice(alike, most)):
                 yield steps
 

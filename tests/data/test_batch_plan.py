@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_lightning.data import RandomCrop, RandomHorizontalFlip, from_arrays
+from fl_lightning.data import RandomCrop, RandomHorizontalFlip, batch_plan, from_arrays
 from fl_lightning.data.batch_plan import Visits
 from fl_lightning.functional.random_streams import stream_seed
 
@@ -313,3 +313,20 @@ def test_sample_indices_of_stacked_batches_name_the_samples(storage, full):
 
 def test_sample_indices_are_left_out_where_nobody_asks():
     assert all(batch.sample_indices is None for batch in images().client_batches().batches(0, 1, 3))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("together", [1, 14, 1 << 16])
+def test_a_client_has_the_steps_that_it_has_among_others(together, full, monkeypatch):
+    """However many of its epochs are drawn at once: seven samples, batches of three, a visit that ends within an epoch."""
+    monkeypatch.setattr(batch_plan, "_DRAWN_TOGETHER", together)
+    common = {"seed": 1, "round": 2, "batch_size": 3, "device": CPU}
+    alone = Visits(clients=[5], starts=[10], sizes=[7], steps=[8], **common)
+    among = Visits(clients=[5, 6], starts=[10, 30], sizes=[7, 7], steps=[8, 8], **common)
+    steps = list(alone.plan(full))
+    assert len(steps) == 8
+    for one, two in zip(steps, among.plan(full), strict=True):
+        assert torch.equal(one.indices, two.indices[:1])
+        assert torch.equal(one.draw_counters, two.draw_counters[:1])
+        assert (one.real is None) == (two.real is None)
+        assert one.real is None or torch.equal(one.real, two.real[:1])
