@@ -34,8 +34,8 @@ class Shape(NamedTuple):
 Layout = dict[str, Shape]  # one upload name's tensors
 # Beyond these a float64 sum of weight times float32 value overflows, or vanishes.
 _SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-100, 1e100
-# Values that are summed at a time: a float64 copy of so many stays in the processor's cache, one of a whole net does not.
-_CPU_BLOCK = 1 << 18
+# Values of several clients, and of one, that are summed at a time: float64 copies of so many stay in the processor's cache.
+_CPU_BLOCK, _CPU_BLOCK_OF_ONE = 1 << 18, 1 << 16
 # Approximate limit of values joined on a GPU: a copy of all uploads of many clients can exceed the memory.
 _JOINED = 1 << 26
 
@@ -213,9 +213,10 @@ def _add_weighted(total: Tensor, columns: Tensor, factors: Tensor, shown: Tensor
     Args:
         shown: clients with values that count, (M, 1); None: all.
     """
-    width = max(_CPU_BLOCK // len(columns), 1) if total.device.type == "cpu" else max(total.numel(), 1)
-    for part, block in zip(total.split(width), columns.split(width, dim=1), strict=True):
-        values = block if shown is None else torch.where(shown, block, 0)
+    block = _CPU_BLOCK_OF_ONE if len(columns) == 1 else _CPU_BLOCK // len(columns)
+    width = max(block if total.device.type == "cpu" else total.numel(), 1)
+    for part, values in zip(total.split(width), columns.split(width, dim=1), strict=True):
+        values = values if shown is None else torch.where(shown, values, 0)
         if len(columns) == 1:
             part.addcmul_(values[0], factors)
         else:
