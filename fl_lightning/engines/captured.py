@@ -64,6 +64,8 @@ class CapturedEngine(SequentialEngine):
         ValueError: if the net draws: padded batches and compiled layers draw differently.
     """
 
+    is_compiled = True
+
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
         two = self.data.first_inputs(2)

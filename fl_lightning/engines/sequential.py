@@ -9,13 +9,14 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.linear_factors import LinearFactors, steps_by_factors
 from fl_lightning.engines.local_step import run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
 from fl_lightning.functional.schedules import set_rates
-from fl_lightning.protocol import Batch, Client, Reply, Request, Visit
+from fl_lightning.protocol import Batch, Client, Objective, Reply, Request, Visit
 
 
 class SequentialEngine(Engine):
@@ -23,6 +24,8 @@ class SequentialEngine(Engine):
 
     full_batches = False
     """Whether short batches are filled up with samples that do not count."""
+    is_compiled = False
+    """Whether local steps run as a program of their own, not as they are written."""
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
@@ -32,6 +35,8 @@ class SequentialEngine(Engine):
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._rates_of_visit = self._rates
         self._resting: Sequence[str] = ()
+        by_factors = not self.is_compiled and steps_by_factors(method, context, self.optimizer)
+        self._factors = LinearFactors(self.net, self.trained if by_factors else ())
         with context.precision():
             self.counts_dropout = counts_dropout(self.net, self.data.first_inputs(2))
 
@@ -67,8 +72,18 @@ class SequentialEngine(Engine):
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
-        with step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext():
+        dropout = step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext()
+        with dropout, self._factors.collected():
             return self.method.client_step(self.net, batch, client)
+
+    def differentiate(
+        self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        """As the engine's; in a local step, gradients of weights that are only used by layers with factors are None."""
+        if not self._factors.is_open:
+            return super().differentiate(objective, at, buffers)
+        value, loss = objective()
+        return torch.autograd.grad(value, list(self.trained.values()), allow_unused=True), loss.detach()
 
     def _start_optimizer(self, client: Client) -> float:
         """An optimizer at this visit's rate, fresh or with the client's stored state.
@@ -100,6 +115,7 @@ class SequentialEngine(Engine):
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         set_gradients(self.trained, gradients, self._resting)
         self.optimizer.step()
+        self._factors.add(self.optimizer, self._resting)
         for weight in self.trained.values():
             weight.grad = None  # the next gradients take this memory while it is in the processor's cache
         torch.clear_autocast_cache()

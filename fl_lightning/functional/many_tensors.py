@@ -46,14 +46,14 @@ def lie_alike(one: Tensor, other: Tensor) -> bool:
     return all(size == 1 or step == other_step for size, step, other_step in steps)
 
 
-def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], resting: Collection[str] = ()) -> None:
+def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor | None], resting: Collection[str] = ()) -> None:
     """Hand gradients to an optimizer, in the memory format of their weights: fused optimizers rely on it unchecked.
 
     Fixed weights get none: momentum and weight decay would still move them with a gradient of zeros.
 
     Args:
         weights: by name.
-        gradients: in the order of ``weights``.
+        gradients: in the order of ``weights``; None: a weight that gets none.
         resting: names of fixed weights.
 
     Example::
@@ -65,7 +65,7 @@ def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor], re
         tensor([1., 1.])
     """
     for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
-        if name in resting:
+        if name in resting or gradient is None:
             weight.grad = None
         else:
             weight.grad = gradient if lie_alike(gradient, weight) else torch.empty_like(weight).copy_(gradient)
