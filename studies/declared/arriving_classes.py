@@ -1,4 +1,4 @@
-"""Arriving classes: all learners on digits, and four of them on Split-CIFAR-100; which classes compete in the loss."""
+"""Arriving classes: all learners on digits, and five of them on Split-CIFAR-100; which classes compete in the loss."""
 
 from studies.declaration import SWEEP, Study, Sweep
 
