@@ -4,6 +4,7 @@ Most limits are ratios of two programs that take turns, so the speed of the mach
 means that a change has made something slower. RESULTS.md has the targets.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ from math import nan
 from typing import NamedTuple
 
 from benchmarks.measurements import Table, compare, memory_growth, population_growth, start_up, two_processes
+from benchmarks.programs import ProgramFailed
 
 
 class Limit(NamedTuple):
@@ -42,7 +44,16 @@ def check(options: Namespace) -> tuple[Table, bool]:
     rows = []
     for what, measure, row, column, at_most in LIMITS:
         if measure not in tables:
-            tables[measure] = measure(options)
+            tables[measure] = _measured(measure, options)
         found = next((cells[column] for cells in tables[measure].rows if row in cells.values()), nan)
         rows.append({"": what, "measured": found, "at most": at_most, "holds": "yes" if found <= at_most else "no"})
     return Table("Limits", rows, [f"{options.threads} threads."]), all(cells["holds"] == "yes" for cells in rows)
+
+
+def _measured(measure: Callable[[Namespace], Table], options: Namespace) -> Table:
+    """A table, without rows if a program failed that all others need."""
+    try:
+        return measure(options)
+    except ProgramFailed as failure:
+        print(failure, file=sys.stderr)
+        return Table("failed", [])

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import matmul, reference_loop
 from benchmarks.methods import METHODS
-from benchmarks.programs import PROGRAMS, ROOT, Program, environment, interleave, running
+from benchmarks.programs import PROGRAMS, ROOT, Program, ProgramFailed, environment, interleave, running
 from benchmarks.protocol import Weights
 from benchmarks.workloads import Workload, load
 from fl_lightning.attacks import Inversion, Inverter, Observation, PixelRange
@@ -173,19 +173,26 @@ def _attack_seconds(iterations: int, compiled: bool) -> list[float]:
 def population_growth(options: Namespace) -> Table:
     """W5: W2 with 10^3, 10^4 and 10^5 clients and the same cohort."""
     with running(dict.fromkeys(_POPULATIONS, PROGRAMS["ours"]), _POPULATIONS, options.threads) as programs:
-        return _against_first("W5: population growth", programs, options, load("W2"))
+        return _against_first("W5: population growth", programs, options, load("W2"), _POPULATIONS[0])
 
 
 def two_processes(options: Namespace) -> Table:
     """W1 in one process and in two, one thread each."""
     with running(_PROCESSES, "W1", threads=1) as programs:
-        return _against_first("W1: one thread a process", programs, options, load("W1"))
+        return _against_first("W1: one thread a process", programs, options, load("W1"), next(iter(_PROCESSES)))
 
 
-def _against_first(title: str, programs: dict[str, Program], options: Namespace, workload: Workload) -> Table:
+def _against_first(title: str, programs: dict[str, Program], options: Namespace, workload: Workload, first: str) -> Table:
+    """Each program against the first one.
+
+    Raises:
+        ProgramFailed: if that one did not start.
+    """
+    if first not in programs:
+        raise ProgramFailed(f"{first} did not start: nothing can be compared with it")
     rounds = options.rounds or workload.rounds
     warm_up, samples = interleave(programs, options.warm_up), interleave(programs, rounds, workload.turn)
-    ratios = {name: ratios_to(next(iter(samples.values())), of_one) for name, of_one in samples.items()}
+    ratios = {name: ratios_to(samples[first], of_one) for name, of_one in samples.items()}
     rows = [
         {
             "": name,

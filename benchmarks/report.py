@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.measurements import Table
 from fl_lightning.engines.engine_timing import processors
+from fl_lightning.run.provenance import commit
 
 _PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy")
 
@@ -37,6 +38,7 @@ def circumstances(options: Namespace) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "commit": commit(),
         "processor": processors(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch chooses
         "threads": options.threads,

@@ -139,7 +139,6 @@ WORKLOADS: dict[str, Callable[[str], Workload]] = {
         batch_size=5,
         local_epochs=5,
         learning_rate=0.1,
-        rounds=3,
     ),
     "W5-1000": partial(_vectors, num_clients=1_000),
     "W5-10000": partial(_vectors, num_clients=10_000),

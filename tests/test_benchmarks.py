@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_a_check_fails_above_a_limit_and_without_a_program(monkeypatch, capsys, 
     assert ended.value.code == (0 if holds == "yes" else 1)
     found = "0.5" if row == "ours" else "nan"
     assert f"| a ratio | {found} | {at_most} | {holds} |" in capsys.readouterr().out
+
+
+def test_a_check_fails_without_the_program_that_all_are_compared_with(monkeypatch, capsys):
+    """The other programs of W5 start, and are not taken for the smallest one."""
+    from benchmarks import check, measurements
+
+    monkeypatch.setattr(measurements, "running", lambda *_: nullcontext({"W5-10000": None, "W5-100000": None}))
+    monkeypatch.setattr(check, "LIMITS", (check.Limit("W5", measurements.population_growth, "W5-100000", "to first", 1.1),))
+    table, holds = check.check(Namespace(threads=1))
+    assert not holds
+    assert table.rows[0]["holds"] == "no"
+    assert capsys.readouterr().err == "W5-1000 did not start: nothing can be compared with it\n"
 
 
 def test_ratios_have_their_quartiles():
