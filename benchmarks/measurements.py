@@ -25,7 +25,7 @@ from fl_lightning.losses import CrossEntropy
 
 _ANALYSIS = {"all off": PROGRAMS["ours"], "analysis on": f"{PROGRAMS['ours']} --analysis"}
 _PROCESSES = {"one process": PROGRAMS["ours"], "two processes": f"{PROGRAMS['ours']} --processes 2"}
-_POPULATIONS = ("W5-1000", "W5-10000", "W5-100000")
+_POPULATIONS = ("W5-1000", "W5-10000", "W5-100000", "W5-1000000")
 Samples = dict[str, list[dict[str, Any]]]  # by program, what each round measured
 _FIRST_ROUND = 100  # from which on memory may not grow
 _STARTS = 5

@@ -143,6 +143,7 @@ WORKLOADS: dict[str, Callable[[str], Workload]] = {
     "W5-1000": partial(_vectors, num_clients=1_000),
     "W5-10000": partial(_vectors, num_clients=10_000),
     "W5-100000": partial(_vectors, num_clients=100_000),
+    "W5-1000000": partial(_vectors, num_clients=1_000_000),
     # For the methods other than FedAvg: a few epochs on a small shard, as their papers train.
     "methods": partial(
         _images,
