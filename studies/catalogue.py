@@ -67,6 +67,7 @@ ORDER = (
     "digits_methods_rates",
     "digits_methods",
     "digits_classes",
+    "glfc_rates",
     "digits_classes_losses",
     "digits_target",
     "digits_lander",
