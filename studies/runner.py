@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from studies.page import PAGE, write_page
 from studies.results_file import ATTACK_FILE, Collector, Result, read_results, recorded_results, sweep_folder, write_results
 
 RESULTS_FILE = "runs.csv"
+_POLL = 0.2  # seconds between looks at an attack
 
 
 class _Lines(Screen):
@@ -75,7 +77,7 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
             for sweep in entered if jobs else []:
                 sweep.work(screen, stop)
         if study.attack and jobs:
-            _attack(study, collector, data, stop)
+            _attack(study, collector, data, stop, lambda: _write(study, collector, results))
     ended = _write(study, collector, results)
     if not stop.signals and (failed := sum(result.ended == "failed" for result in ended)):
         raise ValueError(f"{failed} of {study.total} runs failed, {results / PAGE} says why: --retry-failed tries again")
@@ -133,8 +135,11 @@ def _enter(
     return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed), left_out)
 
 
-def _attack(study: Study, collector: Collector, data: Sequence[str], stop: Stop) -> None:
-    """Attack the runs that are done and were not attacked yet, one after the other."""
+def _attack(study: Study, collector: Collector, data: Sequence[str], stop: Stop, write: Callable[[], object]) -> None:
+    """Attack the runs that are done and were not attacked yet, one after the other, and write what each has recovered.
+
+    A signal ends the attack that is under way, which has no checkpoint: the next call begins it anew.
+    """
     folders = [folder for sweep in study.sweeps for folder in collector.folders(sweep)]
     for folder in folders:
         if stop.signals or (folder / ATTACK_FILE).exists():
@@ -142,8 +147,16 @@ def _attack(study: Study, collector: Collector, data: Sequence[str], stop: Stop)
         command = ["fl-lightning", "attack", "--ckpt_path", str(folder / "checkpoints" / "last.ckpt")]
         command += [*shlex.split(study.attack), *data]
         print(shlex.join(command), flush=True)
-        if code := subprocess.run(command, check=False).returncode:
-            raise ValueError(f"{shlex.join(command)} ended with exit code {code}, and says why above")
+        with subprocess.Popen(command) as process:
+            while process.poll() is None:
+                if stop.signals:
+                    process.terminate()
+                time.sleep(_POLL)
+        if stop.signals:
+            continue
+        if process.returncode:
+            raise ValueError(f"{shlex.join(command)} ended with exit code {process.returncode}, and says why above")
+        write()
 
 
 def _write(study: Study, collector: Collector, folder: Path) -> list[Result]:
