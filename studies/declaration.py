@@ -47,6 +47,7 @@ class Study:
         sweeps: what is run.
         measures: scalars of the results file, each with the heading of its column; the first is compared.
         baseline: keys of the sweeps with the values of the runs that others are compared with; ``SWEEP`` is the sweep's name.
+        further: more comparisons, each of runs, by keys, with those that have other values of keys and are the same otherwise.
         chosen: a key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
         claimed: the measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
         within: measures that are compared with another one of the same runs, where the claim is of the same models.
@@ -54,6 +55,7 @@ class Study:
         images: the dataset, such as ``cifar100``, where ``data.source`` of the config does not name it but reads a folder.
         pretraining: a sweep of one run, which goes first; all runs of ``sweeps`` begin with its final weights.
         files: what the working folder must have, each with where it comes from.
+        remark: what the runs do not show, or was written after them; the claim stays as it was.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Study:
     sweeps: tuple[Sweep, ...]
     measures: Mapping[str, str]
     baseline: Mapping[str, str] = field(default_factory=dict)
+    further: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = ()
     chosen: str | None = None
     claimed: tuple[str, ...] = ()
     within: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +73,12 @@ class Study:
     images: str = ""
     pretraining: Sweep | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
+
+    @property
+    def comparisons(self) -> tuple[tuple[Mapping[str, str], Mapping[str, str]], ...]:
+        """Which runs are compared with which: all with the baseline, then the further ones."""
+        return (*([({}, self.baseline)] if self.baseline else []), *self.further)
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ def page(study: Study, results: Sequence[Result]) -> str:
         f"# {study.title}",
         _wrapped(f"**Claim.** {study.claim}"),
         _wrapped(f"**The paper.** {study.paper}"),
+        *([_wrapped(f"**Remark.** {study.remark}")] if study.remark else []),
         f"```\npython -m studies {study.name} OUT\n```",
         _wrapped(
             "runs these sweeps and writes this page from [runs.csv](runs.csv), which has a row for each run. "
@@ -97,7 +98,8 @@ def _how(study: Study, found: Sequence[Group]) -> str:
 
 
 def _against(study: Study, results: Sequence[Result]) -> str:
-    names = " and ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in study.baseline.items())
+    baseline = " and ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in study.baseline.items())
+    names = "the values under *less*" if study.further else baseline
     key = short_keys({study.chosen: ""})[0] if study.chosen else ""
     return _wrapped(
         f"The measures that the claim names, less those of the runs with {names}, over the seeds that both have"
@@ -134,8 +136,8 @@ def _provenance(results: Sequence[Result]) -> str:
 
 
 def _failures(results: Sequence[Result]) -> str:
-    lines = [f"- `{result.command}`: {result.error}" for result in results if result.error]
-    return "\n".join(["Failed:", "", *lines])
+    failed = [(result, f", {result.code}" if result.version else "") for result in results if result.error]
+    return "\n".join(["Failed:", "", *(f"- `{result.command}`{code}: {result.error}" for result, code in failed)])
 
 
 def _wrapped(text: str) -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Result:
     point: Point
     seed: int
     ended: str  # done or failed
-    version: str  # of the package
+    version: str  # of the package; empty where a run failed before its first round, in which it writes both
     commit: str
     source: str  # of the data
     command: str  # of the run, without the folder of the data
@@ -123,7 +124,8 @@ class Collector:
         point, seed = record.run.point, record.run.seed
         said = command(sweep, point, seed)
         if record.stands == "failed":
-            return Result(sweep.name, point, seed, "failed", "", "", "", said, record.error, {})
+            version, commit = _code(sweep_folder(self._out, sweep) / record.run.name)
+            return Result(sweep.name, point, seed, "failed", version, commit, "", said, record.error, {})
         folder = self._folder(sweep, record)
         known = [one for one in self._recorded if (one.sweep, one.point, one.seed) == (sweep.name, point, seed)]
         if known and not (folder / RECORD_FILE).exists():  # trained by a version without a record
@@ -136,6 +138,14 @@ class Collector:
         spent = {} if record.processor_seconds is None else {PROCESSOR_SECONDS: round(record.processor_seconds, 1)}
         numbers = run_scalars(run) | attack_scores(folder) | spent
         return Result(sweep.name, point, seed, "done", version, commit, source, said, "", numbers)
+
+
+def _code(run: Path) -> tuple[str, str]:
+    """Version and commit by the first line of the config in the folder of a run that failed; empty where it wrote none."""
+    configs = sorted(run.glob("*/version_*/config.yaml"))
+    line = configs[-1].read_text(encoding="utf-8").partition("\n")[0] if configs else ""
+    found = re.fullmatch(r"# fl-lightning (\S+), commit (\S+)", line)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def sweep_folder(out: Path, sweep: Sweep) -> Path:

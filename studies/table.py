@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
@@ -82,13 +82,13 @@ def all_runs(study: Study, found: Sequence[Group]) -> str:
 
 
 def compared(study: Study, found: Sequence[Group]) -> str:
-    """The tested measures at the chosen values less those of the baseline, over the seeds that both have; empty without one."""
+    """The tested measures at the chosen values less those of other runs, over the seeds that both have; empty without any."""
     tested = {measure: study.measures[measure] for measure in study.tested}
     return _tests(
         study,
         [
-            _Difference(group, heading, group.by_seed(measure), other.by_seed(measure), group.seeds & other.seeds)
-            for group, other in _with_baselines(study, found)
+            _Difference(group, heading, group.by_seed(measure), other.by_seed(measure), group.seeds & other.seeds, less)
+            for group, other, less in _pairs(study, found)
             for measure, heading in tested.items()
         ],
     )
@@ -101,7 +101,7 @@ def compared_within(study: Study, found: Sequence[Group]) -> str:
     return _tests(
         study,
         [
-            _Difference(group, heading[one], group.by_seed(one), group.by_seed(other), group.seeds)
+            _Difference(group, heading[one], group.by_seed(one), group.by_seed(other), group.seeds, "")
             for group, one, other in pairs
         ],
     )
@@ -115,6 +115,7 @@ class _Difference(NamedTuple):
     ours: dict[int, float]
     theirs: dict[int, float]
     seeds: set[int]  # that must have both
+    less: str  # the name of what the other number is of; empty where all rows have the same
 
     def test(self) -> tuple[Spread, float]:
         """The differences, and p by Student's paired t test, two-sided; NaN where a seed lacks a number."""
@@ -129,18 +130,23 @@ def _tests(study: Study, differences: Sequence[_Difference]) -> str:
     rows = []
     for of, (values, p), p_holm in zip(differences, results, corrected, strict=True):
         change = not_all(len(values.values), len(of.seeds)) or spread_and_interval(values, sign="+")
-        tested = [of.heading, str(len(of.seeds)), change, number(p, ".2g"), number(p_holm, ".2g")]
+        tested = [*filter(None, [of.less]), of.heading, str(len(of.seeds)), change, number(p, ".2g"), number(p_holm, ".2g")]
         rows.append([*_names(study, of.group), *tested])
-    return markdown([*_headings(study), "measure", "pairs", "difference", "p", "p (Holm)"], rows) if rows else ""
+    less = ["less"] if any(of.less for of in differences) else []
+    return markdown([*_headings(study), *less, "measure", "pairs", "difference", "p", "p (Holm)"], rows) if rows else ""
 
 
-def _with_baselines(study: Study, found: Sequence[Group]) -> list[tuple[Group, Group]]:
-    """Groups with what they are compared with, both at the chosen value."""
-    kept = chosen(study, found)
-    apart = {*study.baseline, *filter(None, [study.chosen])}
-    others = {group.without(apart): group for group in kept if group.setting.items() >= study.baseline.items()}
-    pairs = [(group, others.get(group.without(apart))) for group in kept] if study.baseline else []
-    return [(group, other) for group, other in pairs if other is not None and other is not group]
+def _pairs(study: Study, found: Sequence[Group]) -> list[tuple[Group, Group, str]]:
+    """Groups with what they are compared with, both at the chosen value, and its name where the study has further pairs."""
+    kept, apart = chosen(study, found), [*filter(None, [study.chosen])]
+    by_setting = {group.without(apart): group for group in kept}
+    pairs = []
+    for ours, theirs in study.comparisons:
+        for group in (group for group in kept if group.setting.items() >= ours.items()):
+            other = by_setting.get(replace(group, setting=group.setting | theirs).without(apart))
+            if other is not None and other is not group:
+                pairs.append((group, other, ", ".join(theirs.values()) if study.further else ""))
+    return pairs
 
 
 def chosen(study: Study, found: Sequence[Group]) -> list[Group]:

@@ -93,7 +93,8 @@ def test_every_declared_study_can_run():
         assert study.chosen is None or study.chosen in study.keys, study.name
         assert {*study.tested, *study.within, *study.within.values()} <= study.measures.keys(), study.name
         settings = [{SWEEP: sweep.name, **point} for sweep in study.sweeps for point in sweep.points]
-        assert any(setting.items() >= study.baseline.items() for setting in settings), study.name
+        for part in (study.baseline, *(part for pair in study.further for part in pair)):
+            assert any(setting.items() >= part.items() for setting in settings), study.name
 
 
 @pytest.mark.slow
@@ -191,6 +192,32 @@ def test_every_claimed_measure_is_tested(small, results):
         ["final", "3", "+0.100 ± 0.100 (-0.148 to +0.348)", f"{high:.2g}", f"{high:.2g}"],
         ["forgetting", "3", "-0.250 ± 0.050 (-0.374 to -0.126)", f"{low:.2g}", f"{2 * low:.2g}"],
     ]
+
+
+def test_further_comparisons_name_what_they_are_with(small, results):
+    """Alpha 1 less alpha 0.1 of the same loss, besides one loss less the other of the same alpha; by hand from four numbers."""
+    from studies.page import page
+    from studies.table import compared, groups
+
+    (sweep,) = small.sweeps
+    sweep = replace(sweep, arguments=f"{sweep.arguments} --set data.partition.alpha=0.1,1.0")
+    of_loss = ({"data.partition.alpha": "1.0"}, {"data.partition.alpha": "0.1"})
+    study = replace(small, sweeps=(sweep,), measures={"test_accuracy": "final"}, further=(of_loss,))
+    runs = []
+    for alpha, accuracies in (("0.1", (0.5, 0.6)), ("1.0", (0.7, 0.9))):
+        for loss, accuracy in zip(("CrossEntropy", "TruncatedCrossEntropy"), accuracies):
+            run = results(loss, 1, test_accuracy=accuracy)
+            runs.append(replace(run, point={**run.point, "data.partition.alpha": alpha}))
+    rows = [[cell.strip() for cell in row.split("|")[1:-3]] for row in compared(study, groups(runs)).splitlines()]
+    assert [rows[0][2:], *rows[2:]] == [
+        ["less", "measure", "pairs", "difference"],
+        ["TruncatedCrossEntropy", "0.1", "CrossEntropy", "final", "1", "+0.100"],
+        ["TruncatedCrossEntropy", "1.0", "CrossEntropy", "final", "1", "+0.200"],
+        ["CrossEntropy", "1.0", "0.1", "final", "1", "+0.200"],
+        ["TruncatedCrossEntropy", "1.0", "0.1", "final", "1", "+0.300"],
+    ]
+    assert "less those of the runs with the values under *less*" in " ".join(page(study, runs).split())
+    assert not compared(replace(study, baseline={}, further=()), groups(runs))
 
 
 def test_two_measures_of_the_same_runs_are_compared(small, results):
@@ -326,7 +353,64 @@ def test_a_row_stands_for_a_run_without_a_record(small, results, monkeypatch, tm
     assert collector.results(small.sweeps[0]) == [row]
 
 
-def test_an_attack_follows_every_run_once(small, results, monkeypatch, tmp_path):
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """Replaces the command ``fl-lightning`` by a line of shell."""
+
+    def replace_by(line):
+        file = tmp_path / "bin" / "fl-lightning"
+        file.parent.mkdir()
+        file.write_text(f"#!/bin/sh\n{line}\n")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", str(file.parent), prepend=os.pathsep)
+
+    return replace_by
+
+
+def test_a_signal_ends_the_attack_that_is_under_way(small, stand_in, monkeypatch, tmp_path):
+    """Its process is gone, the attack behind it never begins, and no page is written: there is nothing new."""
+    from fl_lightning.sweep.worker import Stop
+    from studies import runner
+
+    stand_in(f"echo $$ >> {tmp_path}/begun; exec sleep 60")
+    monkeypatch.setattr(runner, "_POLL", 0.01)
+
+    def terminate():
+        while not (tmp_path / "begun").exists() or not (tmp_path / "begun").read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    collector = SimpleNamespace(folders=lambda sweep: [tmp_path / "a", tmp_path / "b"])
+    with Stop() as stop:
+        threading.Thread(target=terminate).start()
+        begun = time.monotonic()
+        runner._attack(replace(small, attack="--clients [0]"), collector, [], stop, lambda: pytest.fail("a page is written"))
+    assert time.monotonic() - begun < 30
+    assert stop.signals == [signal.SIGTERM]
+    (process,) = (tmp_path / "begun").read_text().split()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process), 0)
+
+
+def test_a_failed_run_names_its_code(small, tmp_path):
+    """By the config that it wrote in its first round; none where it failed before."""
+    from studies.page import page
+    from studies.results_file import Collector
+
+    config = tmp_path / "a" / "digits_tce" / "version_0" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("# fl-lightning 0.0.9, commit 0123456789-dirty\nmodel: {}\n")
+    runs = [SimpleNamespace(point={"model.loss": "CrossEntropy"}, seed=1, name=name) for name in ("a", "b")]
+    collector = Collector(tmp_path)
+    collector._records = lambda sweep: [SimpleNamespace(run=run, stands="failed", error="diverged") for run in runs]
+    failed = collector.results(small.sweeps[0])
+    assert [(run.version, run.commit) for run in failed] == [("0.0.9", "0123456789-dirty"), ("", "")]
+    lines = page(small, failed).splitlines()[-2:]
+    assert [line.rpartition("`, ")[2] for line in lines[:1]] == ["0.0.9 `0123456-dirty`: diverged"]
+    assert lines[1].endswith("--seed_everything 1`: diverged")
+
+
+def test_an_attack_follows_every_run_once(small, results, stand_in, monkeypatch, tmp_path):
     """Of two runs one was attacked before; a row without an attack is not done. PSNR by hand: 100 for an infinite one."""
     from studies import runner
     from studies.declaration import PSNR, SSIM
@@ -334,23 +418,19 @@ def test_an_attack_follows_every_run_once(small, results, monkeypatch, tmp_path)
 
     images = [{"psnr": None, "ssim": 1.0}, {"psnr": 20.0, "ssim": 0.5}]
     attacked, other = tmp_path / "a", tmp_path / "b"
-    commands = []
-
-    def attack(folder):
-        (folder / "attack").mkdir(parents=True)
-        (folder / "attack" / "attack.json").write_text(json.dumps({"images": images}))
-
-    def run(command, check):
-        commands.append(command)
-        attack(Path(command[3]).parents[1])
-        return SimpleNamespace(returncode=0)
-
-    attack(attacked)
-    monkeypatch.setattr(runner, "subprocess", SimpleNamespace(run=run))
+    (attacked / "attack").mkdir(parents=True)
+    other.mkdir()
+    (attacked / "attack" / "attack.json").write_text(json.dumps({"images": images}))
+    stand_in(f'echo "$@" >> {tmp_path}/commands; cp -r {attacked}/attack {other}')
+    monkeypatch.setattr(runner, "_POLL", 0.01)
     study, collector = replace(small, attack="--clients [0,2]"), SimpleNamespace(folders=lambda sweep: [attacked, other])
-    runner._attack(study, collector, ["--data.root=DIR"], SimpleNamespace(signals=[]))
+    written = []  # after an attack, when its numbers are there
+    write = lambda: written.append((other / "attack" / "attack.json").exists())  # noqa: E731
+    for _ in range(2):
+        runner._attack(study, collector, ["--data.root=DIR"], SimpleNamespace(signals=[]), write)
+    assert written == [True]
     file = str(other / "checkpoints" / "last.ckpt")
-    assert commands == [["fl-lightning", "attack", "--ckpt_path", file, "--clients", "[0,2]", "--data.root=DIR"]]
+    assert (tmp_path / "commands").read_text() == f"attack --ckpt_path {file} --clients [0,2] --data.root=DIR\n"
     assert attack_scores(other) == {PSNR: 60.0, SSIM: 0.75}
     assert attack_scores(tmp_path) == {}
     runs = [results("CrossEntropy", 1, **attack_scores(other)), results("TruncatedCrossEntropy", 1, test_accuracy=0.5)]
