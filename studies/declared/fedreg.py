@@ -116,7 +116,8 @@ STUDIES = [
             "test_accuracy_best": "best test accuracy",
             "processor_seconds": "processor seconds",
         },
-        baseline={SWEEP: "fedavg"},
+        baseline={SWEEP: "fedreg"},
+        claimed=("rounds_to/0.9", "rounds_to/0.95", "rounds_to/0.97"),
     ),
     Study(
         name="fedreg_one_class",
@@ -180,6 +181,7 @@ STUDIES = [
             sweeps=tuple(Sweep(defence, f"--config fedreg_{data}_{defence}.yaml --seeds 1") for defence in _DEFENCES),
             measures={PSNR: "PSNR of recovered images, dB", SSIM: "SSIM", "test_accuracy_last": "last test accuracy"},
             baseline={SWEEP: "fedreg_mg"},
+            claimed=(PSNR, SSIM, "test_accuracy_last"),
             attack=f"--config {attack} --labels known --clients [0,1,2,3,4,5,6,7]",
         )
         for data, (name, attack, figure) in _IMAGES.items()

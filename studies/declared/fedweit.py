@@ -75,7 +75,8 @@ STUDIES = [
         "FedProx .2411, FedProx-Stable-SGD .2229.",
         sweeps=tuple(Sweep(method, f"--config fedweit_overlapped_100_clients_{method}.yaml {_OPTIONS}") for method in _TABLE_1),
         measures=_MEASURES,
-        baseline={SWEEP: "fedweit"},
+        claimed=("tasks/accuracy",),
+        baseline={SWEEP: "stl"},
     ),
     Study(
         name="fedweit_table_2",
@@ -85,6 +86,7 @@ STUDIES = [
         ".508, EWC .443, Stable-SGD and FedProx-Stable-SGD .433, FedProx-EWC .415, FedCurv .404, FedProx .390, SCAFFOLD .228.",
         sweeps=tuple(Sweep(method, f"--config fedweit_overlapped_{method}.yaml {_OPTIONS}") for method in _TABLE_2),
         measures=_MEASURES,
+        claimed=("tasks/accuracy", "MB_up"),
         baseline={SWEEP: "fedweit"},
     ),
     Study(
@@ -96,6 +98,7 @@ STUDIES = [
         "its authors' code, 1e-3, ours has 92.",
         sweeps=(Sweep("", f"--config fedweit_overlapped_fedweit.yaml {_SIZES} {_OPTIONS}"),),
         measures=_MEASURES,
+        claimed=("tasks/accuracy", "tasks/model_megabytes"),
         baseline={"model.tasks.l1": "0.001"},
     ),
     Study(

@@ -34,7 +34,8 @@ STUDIES = [
             for method, options in _METHODS.items()
         ),
         measures=_MEASURES,
-        baseline={SWEEP: "fedavg"},
+        baseline={SWEEP: "flashback"},
+        claimed=("rounds_to/0.375", "rounds_to/0.45", "rounds_to/0.5", "forgetting/round/mean"),
     ),
     Study(
         name="flashback_speed",
@@ -50,7 +51,7 @@ STUDIES = [
             for method in ("fedavg", "fedntd", "flashback")
         ),
         measures=_MEASURES,
-        baseline={SWEEP: "fedavg"},
+        baseline={SWEEP: "flashback"},
         claimed=("rounds_to/0.375", "rounds_to/0.45", "rounds_to/0.5", "forgetting/round/mean", "forgetting/local_mean/mean"),
     ),
 ]
