@@ -266,7 +266,7 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     runpy.run_path("snippet.py", run_name="__main__")
     printed = capsys.readouterr().out
     for measure in ("test accuracy", "F_ki"):
-        written = re.search(rf"{measure} (\S+\d)[,.]", text.split("the same federation")[1])[1]
+        written = re.search(rf"{measure} (\S+\d)[,.]", text.split("The same federation")[1])[1]
         shown = re.search(rf" {measure}\b.* │ +(\S+)", printed)[1]
         assert abs(float(shown) - float(written)) < 0.03
 

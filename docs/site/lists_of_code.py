@@ -68,7 +68,7 @@ def callbacks_page() -> dict[str, str]:
     text = [
         "# Callbacks\n",
         "What is watched during a run; none of it changes a weight. Those with a key `--callbacks.<name>` are part of every "
-        "run, the others are added by `--trainer.callbacks+=<Name>`.\n",
+        "run, the others are added by `--trainer.callbacks+ <Name>`.\n",
     ]
     for name in callbacks.__all__:
         value = getattr(callbacks, name)

@@ -1,4 +1,4 @@
-"""FedNova: clients that take more steps do not pull harder.
+"""FedNova: updates are normalised, so that clients with more steps do not dominate.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization. NeurIPS 2020. arXiv 2007.07481. Equation 8 with the accumulation of SGD, with and without momentum, and of SGD

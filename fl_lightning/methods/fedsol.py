@@ -1,4 +1,4 @@
-"""FedSOL: the local gradient is taken where the pull towards the global model has been climbed.
+"""FedSOL: the local gradient is taken at weights perturbed to increase the distillation loss from the global model.
 
 G. Lee, M. Jeong, S. Kim, J. Oh, S.-Y. Yun: FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
 Learning. CVPR 2024. arXiv 2308.12532. The adaptive form of the authors' code. Departures: running statistics of BatchNorm

@@ -1,4 +1,4 @@
-"""MFCL: the server learns from only the model to generate images of old classes, and clients rehearse these.
+"""MFCL: without data, the server trains an image generator for old classes from the model, and clients rehearse its images.
 
 S. Babakniya, Z. Fabian, C. He, M. Soltanolkotabi, S. Avestimehr: A Data-Free Approach to Mitigate Catastrophic Forgetting in
 Federated Class Incremental Learning for Vision Tasks. NeurIPS 2023. arXiv 2311.07784; weights and net of the authors' code.

@@ -1,4 +1,4 @@
-"""TARGET: the server synthesises images of all classes seen from only the model, and clients distil on these.
+"""TARGET: the server uses only the model to synthesise images of all classes seen, and clients distil on these.
 
 J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation. ICCV 2023.
 arXiv 2303.06937; weights and nets of the authors' code for CIFAR-100. Departures:
