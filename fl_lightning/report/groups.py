@@ -135,22 +135,27 @@ def identity(run: Run) -> dict[str, Hashable]:
 
 
 def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
-    """Finished runs if there are any, the newest of each seed, and remarks on the others."""
+    """Finished runs if there are any, of each seed that with the most measures, then the newest, and remarks on the others."""
     finished = [run for run in runs if run.finished]
-    newest: dict[int, Run] = {}
-    for run in sorted(finished or runs, key=lambda run: run.log.last_time):
-        newest[run.seed] = run
-    remarks = [
-        f"{run.folder}: left out, {newest[run.seed].folder} has the same settings and seed and is newer"
-        for run in finished or runs
-        if newest[run.seed] is not run
-    ]
+    kept: dict[int, Run] = {}
+    for run in sorted(finished or runs, key=lambda run: (_num_measures(run), run.log.last_time)):
+        kept[run.seed] = run
+    remarks = []
+    for run, other in ((run, kept[run.seed]) for run in finished or runs):
+        if other is not run:
+            why = "measures more forgetting" if _num_measures(other) > _num_measures(run) else "is newer"
+            remarks.append(f"{run.folder}: left out, {other.folder} has the same seed, learns the same and {why}")
     for run in runs:
         if not run.finished:
             use = "left out, others of its settings are finished" if finished else "only its curve is drawn"
             rounds = f"{run.log.last_round} of {run.config.get('trainer.max_steps')} rounds"
             remarks.append(f"{run.folder}: not finished, {rounds}; {use}")
-    return [newest[seed] for seed in sorted(newest)], remarks
+    return [kept[seed] for seed in sorted(kept)], remarks
+
+
+def _num_measures(run: Run) -> int:
+    """Measures of forgetting that a run logged; settings of callbacks, which leave some out, do not tell groups apart."""
+    return sum(name.startswith("forgetting/") for name in run.log.scalars)
 
 
 def _label_keys(configs: list[dict[str, Hashable]]) -> tuple[str, ...]:

@@ -82,9 +82,18 @@ def test_of_a_duplicated_seed_the_newest_finished_run_is_kept(write_run, groups)
     (group,), remarks = groups()
     assert [run.folder for run in group.runs] == [new]
     assert remarks == [
-        f"{old}: left out, {new} has the same settings and seed and is newer",
+        f"{old}: left out, {new} has the same seed, learns the same and is newer",
         f"{half}: not finished, 1 of 2 rounds; left out, others of its settings are finished",
     ]
+
+
+def test_of_a_duplicated_seed_a_run_that_measures_more_is_kept(write_run, groups):
+    """The newer run was repeated without F_ki."""
+    measured = write_run("measured", CURVE, start=1.7e9, scalars={"forgetting/client_mean": {1: -0.25}})
+    repeated = write_run("repeated", CURVE, start=1.8e9)
+    (group,), remarks = groups()
+    assert [run.folder for run in group.runs] == [measured]
+    assert remarks == [f"{repeated}: left out, {measured} has the same seed, learns the same and measures more forgetting"]
 
 
 def test_unfinished_runs_are_kept_where_there_are_no_others(write_run, groups):
