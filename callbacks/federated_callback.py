@@ -39,7 +39,7 @@ class FederatedCallback(RoundCallback):
 
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
-        check_range(f"{self.key}.every", every, at_least=0)
+        check_range(f"{self.key}.every", every, at_least=0, hint="rounds, 0 is never")
         check_each(f"{self.key}.rounds", rounds or (), at_least=0)
         self.every, self.rounds = every, frozenset(rounds or ())
 

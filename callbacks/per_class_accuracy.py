@@ -32,7 +32,7 @@ class PerClassAccuracy(FederatedCallback):
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
-        check_range(f"{self.key}.clients_every", clients_every, at_least=0)
+        check_range(f"{self.key}.clients_every", clients_every, at_least=0, hint="rounds, 0 is never")
         self.clients_every = clients_every
         self._history: dict[int, Tensor] = {}  # round -> (C,)
         self._within: Tensor | None = None  # (1 + K, C) of the present round

@@ -35,7 +35,7 @@ class RoundForgetting(FederatedCallback):
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
-        check_range(f"{self.key}.clients_every", clients_every, at_least=0)
+        check_range(f"{self.key}.clients_every", clients_every, at_least=0, hint="rounds, 0 is never")
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
         self.best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
-from pydoc import locate
+from pydoc import ErrorDuringImport, locate
 from traceback import walk_tb
 from typing import Any
 
@@ -38,6 +38,9 @@ _INSTEAD = {  # of values that are not supported
 _IN_A_CLASS = r"""^  - Problem with given class_path '[^']*':\s+(?:Parser key "([\w.]+)":\s*)?(.*(?:\n      .*)*)"""
 # By library, for model.net LIBRARY.NAME.
 _NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel", "torchvision.models": "TorchvisionModel"}
+# jsonargparse's words for a type, and ours for the types that it names.
+_TYPE = r"Expected a (?:typing\.Literal\[(.+?)\]|<class '(\w+)'>)(?:\. Got value: .*)?"
+_TYPES = {"int": "a whole number", "float": "a finite number", "bool": "true, false", "str": "a text", "NoneType": "null"}
 _NO_CLASS = r"Expected a dot import path string:(?: \S+)?"
 _NUMBER = r"[-+]?\d*\.?\d+"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
@@ -164,23 +167,49 @@ def _parser_line(
         owners = _classes_with(named[0], classes)
         return f"{named[0]} is not an option here: {f'it belongs to {owners}' if owners else _nearest(named[0], known)}"
     if not key:
-        return f"{line}: --help shows the options"
-    return _of_value(key, line, of_types, given, list(classes(key)))
+        meant = next((f"did you mean --{word}?" for word in line.split() if word in known), "--help shows the options")
+        return f"{line}: {meant}"
+    others = {name: one for one in known for name in classes(one)}
+    return _of_value(key, line, of_types, given, classes(key), others)
 
 
-def _of_value(key: str, line: str, of_types: str, given: Mapping[str, Any], offered: Sequence[str]) -> str:
+def _of_value(
+    key: str, line: str, of_types: str, given: Mapping[str, Any], offered: Mapping[str, type], others: Mapping[str, str]
+) -> str:
     value = given.get(key)
-    said = f"{key} is {shortened(str(value))}" if value not in (None, "") else key
+    text = str(value)
+    said = f"{key} is {shortened(text)}" if value not in (None, "") else key
     if key == "model.loss.weight" and str(given.get("model.loss")).startswith("torch.nn."):
         return f"{said}: {_INSTEAD[key]}"
     if isinstance(value, str) and "collections.abc.Sequence" in of_types and not offered:
         return f"{said}, must be a list: give {_as_list(value)}"
-    if not offered or value in offered:
-        return f"{said}: {of_types}"
-    listed = f"there are {', '.join(offered)}, or give a full import path"
-    if "does not correspond to a subclass" in line:
-        listed = _INSTEAD.get(key, listed)
-    return f"{said}: {line}: {did_you_mean(str(value), offered, listed)}"
+    if not offered or text in offered:
+        return f"{said}{'' if of_types.startswith(',') else ': '}{of_types}"
+    if found := re.search(r"does not correspond to a subclass of (\w+)", line):
+        return f"{said}, which does not derive from {found[1]}: {_INSTEAD.get(key, 'derive it, or give another class')}"
+    if (missing := re.match(r"No module named '(\w+)'", line)) and text.startswith(f"{missing[1]}."):
+        return f"{said}: there is no {missing[1]}.py in the working folder, and no package of this name: correct the name"
+    if re.fullmatch(r"(?!fl_lightning\.)\w+(\.\w+)+", text):  # our names would be no help
+        return f"{said}: {line}: correct the name or its file"
+    if text in others:
+        plus = "+" * (others[text] == "trainer.callbacks")
+        return f"{said}, which belongs to another option: give --{others[text]}{plus} {text}"
+    if papers := [name for name, kind in offered.items() if (kind.__doc__ or "").startswith(f"{text}:")]:
+        return f"{said}, which is {papers[0]} here: give that name"
+    listed = f"there are {', '.join(sorted(offered, key=str.lower))}, or give a full import path"
+    return f"{said}: {line}: {did_you_mean(text, offered, listed)}"
+
+
+def _in_words(clauses: Sequence[str]) -> str:
+    """What a value must be, from jsonargparse's lines about its types: ``, must be a whole number or null``."""
+    found = [one for clause in clauses if (one := re.fullmatch(_TYPE, clause)) and one[2] in (None, *_TYPES)]
+    if len(found) < len(clauses):
+        return ", or ".join(clauses)
+    literals = dict.fromkeys(word.strip(" '") for one in found if one[1] for word in one[1].split(","))
+    names = [one[2] for one in found if one[2]]
+    kinds = [_TYPES[name] for name in names if name != "int" or "float" not in names]
+    *first, last = ", ".join([*literals, *kinds]).split(", ")
+    return f", must be {'one of ' * (len(first) > 1)}{', '.join(first)}{' or ' * bool(first)}{last}"
 
 
 def _as_list(text: str) -> str:
@@ -207,12 +236,12 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
             path += [found[1]] if found[1] not in ("config", *path[-1:]) else []
     if inner := re.search(_IN_A_CLASS, around, re.MULTILINE):
         line = as_one_line(inner[2])
-        return ".".join([*path, *filter(None, [inner[1]])]), line, line
+        return ".".join([*path, *filter(None, [inner[1]])]), line, _in_words([line])
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
     # A number that cannot be read is not a misspelt class.
     plain = [text for text in of_types if not re.match(_NO_CLASS, text)] or of_types
-    whole = ", or ".join(plain) if len(of_types) > 1 else line
-    line, whole = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, whole))
+    line, *plain = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, *plain))
+    whole = _in_words(plain if len(of_types) > 1 else [line])
     return ".".join(path), line, whole
 
 
@@ -222,10 +251,18 @@ def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Cl
     for key, value in given.items():
         kind = classes(key).get(value, value) if isinstance(value, str) else None
         if isinstance(kind, str):
-            kind = locate(kind) if "." in kind and not Path(kind).exists() else None
+            kind = _located(kind) if "." in kind and not Path(kind).exists() else None
         if isinstance(kind, type):
             known += [key, *class_options(kind, key)]
     return [option for option in dict.fromkeys(known) if option not in SEED_KEYS and not option.endswith(".help")]
+
+
+def _located(path: str) -> object:
+    """What an import path names; None if importing it fails, which is the parser's error."""
+    try:
+        return locate(path)
+    except ErrorDuringImport:
+        return None
 
 
 def class_options(kind: type, key: str) -> list[str]:

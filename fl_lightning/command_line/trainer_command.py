@@ -103,7 +103,7 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
     # replaces it.
     config = parse(trainer_parser(command), ["--model", _METHOD, *options], known_classes)
     seed = config.seed_everything
-    check_range("seed_everything", seed, at_least=0, below=2**32, hint="a run must be repeatable")
+    check_range("seed_everything", seed, at_least=0, below=2**32, hint="for example 0")
     refuse_code(config.weights_only)
     if command == "partition":
         return config

@@ -321,7 +321,7 @@ class FederatedDataModule(LightningDataModule):
 def _check_settings(data: FederatedDataModule) -> None:
     check_range("data.num_clients", data.num_clients, at_least=1)
     if data.batch_size is not None:
-        check_range("data.batch_size", data.batch_size, at_least=1)
+        check_range("data.batch_size", data.batch_size, at_least=1, hint="null is all samples of a client")
     check_range("data.eval_batch_size", data.eval_batch_size, at_least=1)
     check_range("data.val_fraction", data.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
     check_range("data.test_fraction", data.test_fraction, at_least=0, below=1, hint="0 holds out nothing")

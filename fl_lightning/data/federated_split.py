@@ -37,7 +37,7 @@ class FederatedSplit:
         """
         count = len(dataset.train)
         if count:
-            check_range("data.public_size", self.public_size, below=count, hint="so many training samples there are")
+            check_range("data.public_size", self.public_size, below=count, hint="the clients need samples too")
         if self.public_size == 0:
             return torch.arange(count), torch.empty(0, dtype=torch.int64)
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))

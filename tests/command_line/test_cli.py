@@ -67,10 +67,10 @@ SMALL = [*DIGITS, *NET, "--data.clients_per_round", "5", *NO_PICTURES]
         (["--model.optimizer.lrr", "1"], "model.optimizer.lrr is not an option here"),
         (["--model.mu", "0.1"], "model.mu is not an option here: it belongs to FedACG, FedNova, FedProx, FedWeIT, MOON"),
         (["--data.alpha", "1"], "data.alpha is not an option here"),
-        (["--seed_everything", "true"], "seed_everything is true: "),
+        (["--seed_everything", "true"], "seed_everything is true, must be a whole number"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path is nowhere.ckpt, which does not exist"),
         (["--model.optimizer.lr", "abc"], "model.optimizer.lr is abc: "),
-        (["--data.num_clients", "many"], "data.num_clients is many: "),
+        (["--data.num_clients", "many"], "data.num_clients is many, must be a whole number"),
         (["--model.engine", "fast"], "model.engine is fast: "),
         (["--optimizer", "SGD"], "optimizer is not an option here"),
         (["--model.local_steps", "0"], "fl-lightning: error: model.local_steps is 0, must be at least 1\n"),
@@ -166,12 +166,12 @@ def test_printed_configs_parse_again(main, tmp_path, name):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("local_steps: 3", "local_steps: three", "model.local_steps is three: "),
+        ("local_steps: 3", "local_steps: three", "model.local_steps is three, must be"),
         ("TruncatedCrossEntropy", "TruncatedCrossEntrop", "did you mean TruncatedCrossEntropy?"),
         ("fl_lightning.FedAvg", "fl_lightning.FedAvgg", "model is fl_lightning.FedAvgg: "),
         ("num_clients: 20", "num_client: 20", "data.num_client is not an option here"),
         ("num_clients: 20", "num_clients:", "data.num_clients is None, must be at least 1"),
-        ("alpha: 0.1", "alpha: abc", "data.partition.alpha is abc: "),
+        ("alpha: 0.1", "alpha: abc", "data.partition.alpha is abc, must be"),
         ("num_clients: 20", "num_clients: [", "config is mine.yaml, which is not YAML"),
     ],
 )

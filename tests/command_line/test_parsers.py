@@ -42,7 +42,7 @@ def test_words_and_options_have_the_types_of_the_signature():
     [
         (visit, [], "PLACES are missing: give where to go, as in fl-lightning visit here there"),
         (leave, [], "PLACE is missing: give which one, such as here, as in fl-lightning leave here"),
-        (visit, ["here", "--times", "often"], "times is often: "),
+        (visit, ["here", "--times", "often"], "times is often, must be a whole number"),
         (visit, ["here", "--time", "2"], "time is not an option here: did you mean times?"),
         (visit, ["here", "--times"], "times has no value: give one"),
         (leave, ["here", "there"], "there"),

@@ -101,7 +101,7 @@ def test_many_clients_are_drawn_too(main, tmp_path):
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and 1,437"),
         ([*FIXED], "data.partition.clients is partition.json, which does not exist"),
         (["--data.num_client", "3"], "data.num_client is not an option here"),
-        (["--seed_everything", "true"], "seed_everything is true: "),
+        (["--seed_everything", "true"], "seed_everything is true, must be a whole number"),
     ],
 )
 @pytest.mark.one_in(3)

@@ -34,3 +34,22 @@ def test_a_code_error_names_the_key_and_the_class(main, tmp_path, monkeypatch, k
     code, _, error = main(*arguments)
     assert code != 0
     assert error.splitlines()[-1].endswith(f"{said} (data.{key} {name})")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("users_syntax.Method", "invalid syntax (users_syntax.py, line 1): correct the name or its file"),
+        ("users_import.Method", "No module named 'nowhere': correct the name or its file"),
+        ("users_class.Method", "which does not derive from FederatedModule: derive it, or give another class"),
+        ("users_class.Other", "module 'users_class' has no attribute 'Other': correct the name or its file"),
+        ("nowhere.Method", "there is no nowhere.py in the working folder, and no package of this name: correct the name"),
+    ],
+)
+def test_a_class_that_cannot_be_taken_is_one_line(main, tmp_path, name, said):
+    (tmp_path / "users_syntax.py").write_text("class (:")
+    (tmp_path / "users_import.py").write_text("import nowhere")
+    (tmp_path / "users_class.py").write_text("class Method: pass")
+    code, _, error = main("fit", "--config", "digits_tce.yaml", "--model", name)
+    assert code == 1
+    assert error in (f"fl-lightning: error: model is {name}: {said}\n", f"fl-lightning: error: model is {name}, {said}\n")

@@ -152,7 +152,7 @@ OTHERS = [
         for option, key, says in (
             ("weight=[1,2]", "weight is [1,2]", "leave it out, or derive a loss"),
             ("label_smooth=0.1", "label_smooth", "did you mean model.loss.label_smoothing?"),
-            ("label_smoothing=x", "label_smoothing is x", "float"),
+            ("label_smoothing=x", "label_smoothing is x", "must be a finite number"),
         )
     ),
     *(
@@ -178,6 +178,18 @@ OTHERS = [
         "model twice after it, which may drop it: give model once",
     ),
     (["stray"], "stray", "--help shows the options"),
+    (["model.local_steps", "5"], "model.local_steps 5", "did you mean --model.local_steps?"),
+    (["--model.engine", "fast"], "model.engine is fast, must be one of auto, tune, ", "captured or flower"),
+    (["--model.local_steps", "1.5"], "model.local_steps is 1.5, must be a whole number or null", ""),
+    (["--trainer.deterministic", "x"], "trainer.deterministic is x, must be one of warn, true, false or null", ""),
+    (["--model.loss", "WSM"], "model.loss is WSM, which is ReweightedSoftmax here", "give that name"),
+    (["--model", "CCVR"], "model is CCVR, which belongs to another option", "give --trainer.callbacks+ CCVR"),
+    (["--trainer.callbacks+", "FedAvg"], "trainer.callbacks is FedAvg", "give --model FedAvg"),
+    (["--model", "no_file.X"], "model is no_file.X", "there is no no_file.py in the working folder"),
+    (["--model.net", "torchvision.nonsense"], "model.net is torchvision.nonsense", "correct the name or its file"),
+    (["--model", "fl_lightning.models.MLP"], "model is fl_lightning.models.MLP", "does not derive from FederatedModule"),
+    (["--data.num_clients", "100000"], "data.num_clients is 100000", "each needs a training sample"),
+    (["--callbacks.client_forgetting.every", "-1"], "callbacks.client_forgetting.every", "at least 0: rounds, 0 is never"),
     (["--trainer.default_root_dir", "a_file"], "trainer.default_root_dir", "cannot be made"),
     (["--trainer.default_root_dir", "a_file/deeper"], "trainer.default_root_dir", "cannot be made"),
     (["--model.optimizer", "Adam", "--model.optimizer.betas", "[0.9]"], "model.optimizer.betas is [0.9]", ""),
@@ -191,10 +203,10 @@ OTHERS = [
     ),
     (["--model.local_steps", "9223372036854775808"], "model.local_steps", "and below 9,223,372,036,854,775,808"),
     (["--model.local_steps=-9223372036854775808"], "model.local_steps", "must be above -9,223,372,036,854,775,808 and"),
-    (["--data.public_size", "1797"], "data.public_size", "is 1797, must be below 1,437: so many training samples there are"),
+    (["--data.public_size", "1797"], "data.public_size", "is 1797, must be below 1,437: the clients need samples too"),
     (["--model.optimizer.lr", "-1e-3"], "model.optimizer.lr", "is -0.001, must be at least 0"),
     (["--data.source.path", "x.npz", "--data.source", "Npz"], "data.source.path", "give --data.source first"),
-    (["--model.net", "Linear"], "model.net is Linear", "no class has this name: there are CNN2"),
+    (["--model.net", "Linear"], "model.net is Linear", "no class has this name: there are CharacterTransformer, CNN10"),
     (["--model.net.hidden", "[8]", "--model.net", "MLP"], "model.net.hidden", "give --model.net first"),
     (["--model.optimizer.learning_rate", "1"], "model.optimizer.learning_rate", "it has model.optimizer.lr"),
     (["--model.frobnicate", "1"], "model.frobnicate", "it has "),
@@ -208,8 +220,8 @@ OTHERS = [
     (["--model.optimizer", "LBFGS"], "model.optimizer", "needs a closure"),
     (["--trainer.max_time", "-1"], "trainer.max_time", "is -1, must be days:hours:minutes:seconds"),
     (["--trainer.devices", "0"], "trainer.devices", "is 0, which Lightning refuses"),
-    (["--trainer.precision", "64x"], "trainer.precision is 64x", "'bf16-mixed'"),  # of the second of three types
-    (["--data.clients_per_round", "x"], "data.clients_per_round is x", "<class 'float'>"),
+    (["--trainer.precision", "64x"], "trainer.precision is 64x", "bf16-true, bf16-mixed"),  # of the second of three types
+    (["--data.clients_per_round", "x"], "data.clients_per_round is x", "must be a finite number"),
     (["--data.source", "image_folder", "--data.source.index", "X"], "data.source is image_folder", ""),
 ]
 # Configs that build on digits_tce.yaml, or are no config at all.

@@ -246,7 +246,7 @@ def test_partitions_and_sources_that_do_not_fit_are_refused():
     for partition in (Natural(), Fixed([[0], [1]])):
         with pytest.raises(ValueError, match=r"^data.partition is .*, but each task of data.tasks has a partition of its own"):
             ClassStream().stream(dataset(), split(2, partition), 0.0)
-    with pytest.raises(ValueError, match=r"^data.num_clients is 500, must be between 1 and 200: so many samples there are$"):
+    with pytest.raises(ValueError, match=r"^data.num_clients is 500, must be between 1 and 200: each needs a training sample$"):
         ClassStream(num_tasks=3).stream(dataset(), split(500), 0.0)
     few = r"^data.num_clients is 500, of whom 250 share task 2 of data.tasks, and only for these data.num_clients is 250, "
     with pytest.raises(ValueError, match=few):

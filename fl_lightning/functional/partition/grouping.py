@@ -19,10 +19,10 @@ def checked_labels(labels: ArrayLike, num_clients: int) -> NDArray[np.int64]:
         array([0, 1])
         >>> checked_labels([0, 1], num_clients=3)
         Traceback (most recent call last):
-        fl_lightning.checks.ArgumentError: num_clients is 3, must be between 1 and 2: so many samples there are
+        fl_lightning.checks.ArgumentError: num_clients is 3, must be between 1 and 2: each needs a training sample
     """
     labels = np.asarray(labels).astype(np.int64, copy=False)
-    check_range("num_clients", num_clients, at_least=1, at_most=len(labels), hint="so many samples there are")
+    check_range("num_clients", num_clients, at_least=1, at_most=len(labels), hint="each needs a training sample")
     return labels
 
 
