@@ -23,7 +23,7 @@ def description(readme: str, repository: str, commit: str | None) -> str:
     commands in a clone, is left out with them. The command that installs is that of the index, not of a clone.
     """
     readme = readme.replace("pip install -e . &&", "pip install fl-lightning &&")
-    readme = readme.replace("Not on PyPI yet: run this in a clone. It installs", "It installs")
+    readme = readme.replace("Run this in a clone. It installs", "It installs")
     if not repository:
         readme = re.sub(r"^## More\n.*?(?=^## |\Z)", "", readme, flags=re.MULTILINE | re.DOTALL)
         captioned = re.sub(r"(^!\[[^]]*\]\((?!\w+:)[^)]*\)\n)\n[A-Z](.+\n)+", r"\1", readme, flags=re.MULTILINE)

@@ -48,9 +48,9 @@ def test_png_svg_and_pdf_at_a_width(run, main, tmp_path):
         (["empty", "out"], "which has no run"),
         (["RUN", "file"], "OUT is file, which is a file or is inside one"),
         (["RUN", "file/x"], "OUT is file/x, which is a file or is inside one"),
-        (["RUN", "out", "--format", "gif"], "format is gif: Expected a typing.Literal['png', 'svg', 'pdf']"),
+        (["RUN", "out", "--format", "gif"], "format is gif, must be one of png, svg or pdf"),
         (["RUN", "out", "--width", "1"], "--width is 1.0, must be between 2 and 40"),
-        (["RUN", "out", "--width", "nan"], "width is nan: Expected a <class 'float'>"),
+        (["RUN", "out", "--width", "nan"], "width is nan, must be a finite number"),
         (["RUN", "out", "--rounds", "[2,7]"], "--rounds has 7, but RUN has no heatmap of that round: there are 1, 2"),
     ],
 )

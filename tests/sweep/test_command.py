@@ -52,7 +52,7 @@ def test_a_command_that_cannot_be_meant(refused, arguments, message):
         (["--set", "model.optimizer.lrr=0.1"], "model.optimizer.lrr is not an option here: did you mean model.optimizer.lr"),
         (["--set", "data.aplha=1,2"], "data.aplha is not an option here: "),
         (["--set", "qqq=1"], "qqq is not an option here: "),
-        ([*LR, "--set", "model.local_steps=3,many"], "model.local_steps is many: "),
+        ([*LR, "--set", "model.local_steps=3,many"], "model.local_steps is many, must be"),
         (["--set", "model.loss=CrossEntropy,CrosEntropy"], "did you mean CrossEntropy?"),
         (["--set", "model=FedProx,FedAvg", "--set", "model.mu=1"], "with model=FedAvg, model.mu is "),
         (["--set", "model.optimizer.lr=0.1,0.10"], "--set model.optimizer.lr has 0.1 and 0.10, which are the same"),
