@@ -33,11 +33,11 @@ class LinearFactors:
     def __init__(self, net: nn.Module, trained: Collection[str]) -> None:
         self.is_open = False
         self._factors: list[tuple[str, Tensor, Tensor]] = []
-        self._weights: dict[str, nn.Parameter] = {}
+        self._weights: dict[str, Tensor] = {}
         for name, layer in net.named_modules():
             if type(layer) is nn.Linear and layer.weight.numel() >= _LEAST and f"{name}.weight" in trained:
                 self._weights[f"{name}.weight"] = layer.weight
-                layer.forward = partial(self._forward, layer, f"{name}.weight")
+                layer.forward = partial(self._forward, layer, f"{name}.weight")  # pyright: ignore[reportAttributeAccessIssue]
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -49,7 +49,7 @@ class LinearFactors:
             self.is_open = False
             self._factors.clear()
 
-    def add(self, optimizer: torch.optim.SGD, resting: Collection[str]) -> None:
+    def add(self, optimizer: torch.optim.Optimizer, resting: Collection[str]) -> None:
         """Add the products, times the rates, to the weights that do not rest."""
         rates = {weight: group["lr"] for group in optimizer.param_groups for weight in group["params"]}
         with torch.no_grad():
