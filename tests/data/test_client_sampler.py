@@ -218,7 +218,10 @@ def test_poisson_by_name(main, tmp_path):
     ("arguments", "message"),
     [
         (["--data.client_sampler", "Poison"], "data.client_sampler is Poison: "),
-        (["--data.client_sampler", "IID"], "data.client_sampler is IID: "),
+        (
+            ["--data.client_sampler", "IID"],
+            "data.client_sampler is IID, which belongs to another option: give --data.partition IID",
+        ),
         (
             ["--data.client_sampler", "Poisson", "--data.cohorts", "[[0],[1]]"],
             "data.client_sampler is Poisson(), but data.cohorts names who takes part: leave one out",

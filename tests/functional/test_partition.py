@@ -158,7 +158,9 @@ def test_class_numbers_may_have_gaps(partition):
 @pytest.mark.parametrize("num_clients", [0, -1, 11])
 def test_wrong_number_of_clients_is_named(partition, num_clients):
     """Fewer than 1 or more than n clients: key, value and range in one line."""
-    with pytest.raises(ValueError, match=rf"^num_clients is {num_clients}, must be between 1 and 10: so many samples"):
+    with pytest.raises(
+        ValueError, match=rf"^num_clients is {num_clients}, must be between 1 and 10: each needs a training sample"
+    ):
         partition(np.arange(10) % 2, num_clients, 0)
 
 
