@@ -125,8 +125,9 @@ class PeerWatch:
         else:
             if self.rank == 0:
                 self._tell(message)
-            self._left.set()
-            os.kill(os.getpid(), message["signal"])
+            if not self._left.is_set():  # else it is its own signal, passed on by the first process
+                self._left.set()
+                os.kill(os.getpid(), message["signal"])
 
     def _tell(self, message: dict[str, Any] | None) -> None:
         """Send a line to everyone connected; None: a sign of life."""
