@@ -171,7 +171,7 @@ def _attack_seconds(iterations: int, compiled: bool) -> list[float]:
 
 
 def population_growth(options: Namespace) -> Table:
-    """W5: W2 with 10^3, 10^4 and 10^5 clients and the same cohort."""
+    """W5: W2 with 10^3 to 10^6 clients and the same cohort."""
     with running(dict.fromkeys(_POPULATIONS, PROGRAMS["ours"]), _POPULATIONS, options.threads) as programs:
         return _against_first("W5: population growth", programs, options, load("W2"), _POPULATIONS[0])
 

@@ -148,12 +148,11 @@ def _attack(study: Study, collector: Collector, data: Sequence[str], stop: Stop,
         command += [*shlex.split(study.attack), *data]
         print(shlex.join(command), flush=True)
         with subprocess.Popen(command) as process:
-            while process.poll() is None:
-                if stop.signals:
-                    process.terminate()
+            while process.poll() is None and not stop.signals:
                 time.sleep(_POLL)
+            process.terminate()  # does nothing if it has ended
         if stop.signals:
-            continue
+            return
         if process.returncode:
             raise ValueError(f"{shlex.join(command)} ended with exit code {process.returncode}, and says why above")
         write()

@@ -57,7 +57,6 @@ class LinearFactors:
                 if name not in resting:
                     weight = self._weights[name]
                     weight.addmm_(output_gradients.t(), inputs, alpha=-rates[weight])
-        self._factors.clear()
 
     def _forward(self, layer: nn.Linear, name: str, inputs: Tensor) -> Tensor:
         if not self.is_open or inputs.ndim != 2:
