@@ -154,7 +154,7 @@ def test_originals_and_guesses_are_paired():
         (["--ckpt_path", None, "--iterations", "0"], "iterations is 0, must be at least 1"),
         (["--ckpt_path", None, "--restarts", "-1"], "restarts is -1, must be at least 1"),
         (["--ckpt_path", None, "--tv", "-0.1"], "tv is -0.1, must be at least 0"),
-        (["--ckpt_path", None, "--distance", "l1"], "distance is l1: "),
+        (["--ckpt_path", None, "--distance", "l1"], "distance is l1, must be l2 or cosine"),
         (["--ckpt_path", None, "--iterations", "many"], "iterations is many, must be a whole number"),
         (["--ckpt_path", None, "--iteration", "3"], "iteration is not an option here"),
         (["--ckpt_path", None, "--config", "invert_dgl.yaml"], "config is invert_dgl.yaml, neither a file here nor a bundled"),
