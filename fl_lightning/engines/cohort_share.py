@@ -1,6 +1,6 @@
 """The books of a round: replies are counted and noted, and the books of all processes become a report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -36,10 +36,14 @@ class Rows(NamedTuple):
     weights: Sequence[Tensor | float]  # by name of the upload: (M,) on the device, or a number
     losses: Tensor  # (M,)
     norms: Tensor  # (M,)
+    proven: Collection[str]  # uploads with a part in the norms, which are finite only if all of them is
 
     @classmethod
-    def of(cls, reply: Reply) -> Self:
+    def of(cls, reply: Reply, proven: Collection[str] = ()) -> Self:
         """One row.
+
+        Args:
+            proven: uploads with a part in the norm; none, if others have computed it.
 
         Raises:
             ValueError: for a weight that is out of range.
@@ -50,13 +54,15 @@ class Rows(NamedTuple):
             check_weight(f"an upload's {name!r} has the weight", part.weight)
         sent = {name: {key: tensor.detach()[None] for key, tensor in part.tensors.items()} for name, part in weighted.items()}
         kept = [tensor[None] for tensor in (*reply.state.tensors(), *gathered)]
-        return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, reply.norm)
+        return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, reply.norm, proven)
 
     def count(self, reduced: Sums) -> Tensor:
         """Add the finite rows to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
         finite = finite_rows(self.kept, len(self.losses), self.losses.device).all(dim=0)
+        if self.proven:
+            finite = finite & self.norms.isfinite()
         if self.sent:
-            finite = reduced.add_weighted(self.sent, self.weights, finite)
+            finite = reduced.add_weighted(self.sent, self.weights, finite, self.proven)
         return torch.stack([self.losses.double(), finite.double(), self.norms.double()], dim=1)
 
 
@@ -80,9 +86,9 @@ class Share:
         self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # facts of visits that the host has without a transfer
         self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), as of ``Rows.count``
 
-    def book(self, position: int, reply: Reply, model: Callable[[], State]) -> None:
-        """Book a reply; ``model`` gives the client's model, if it is requested."""
-        self.measure([position], Rows.of(reply).count(self.reduced))
+    def book(self, position: int, reply: Reply, model: Callable[[], State], proven: Collection[str] = ()) -> None:
+        """Book a reply; ``model`` gives the client's model, if it is requested. ``proven`` is as for ``Rows.of``."""
+        self.measure([position], Rows.of(reply, proven).count(self.reduced))
         self.note(position, reply, model)
 
     def measure(self, positions: Sequence[int], measured: Tensor) -> None:

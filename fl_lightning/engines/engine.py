@@ -300,7 +300,7 @@ class Engine(ABC):
         sent = {part: {name: tensors[name].detach() for name in names} for part, names in self._sends.items()} if sends else {}
         kept = ClientState(state, self.kept_weights(tensors)).tensors()
         norms = update_norms(sent, self.origins, len(losses), self.context.device)
-        return Rows(kept, sent, [weights] * len(sent), losses, norms)
+        return Rows(kept, sent, [weights] * len(sent), losses, norms, sent.keys())
 
     def row_reply(self, request: Request, state: ClientState, weight: float, loss: Tensor, norm: Tensor) -> Reply:
         """A reply without the upload, which is counted as a row."""
@@ -309,7 +309,8 @@ class Engine(ABC):
 
     def book(self, position: int, reply: Reply, share: Share) -> None:
         """Book the reply of the client in the working copy."""
-        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state))
+        measured = [name for name, part in reply.upload.items() if not part.derived]
+        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state), measured)
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.

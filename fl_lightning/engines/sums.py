@@ -104,20 +104,24 @@ class Sums(Reduction):
     def names(self) -> Collection[str]:
         return self._totals.keys()
 
-    def add_weighted(self, uploads: dict[str, State], weights: Sequence[Tensor | float], admissible: Tensor) -> Tensor:
+    def add_weighted(
+        self, uploads: dict[str, State], weights: Sequence[Tensor | float], admissible: Tensor, proven: Collection[str] = ()
+    ) -> Tensor:
         """Count the finite uploads of M clients; returns which were counted, (M,) booleans.
 
         Args:
             uploads: by name, tensors (M, ...).
             weights: weight of each name, valid for :func:`check_weight`: a number, or (M,) float64 on the device.
             admissible: (M,) booleans: which clients can be counted.
+            proven: names under which all that an admissible client sends is known to be finite.
         """
         self.reserve(uploads)
         sent: dict[str, list[Tensor]] = {}
         for name, tensors in uploads.items():
             columns = [shape.columns(tensors[key]) for key, shape in self._totals[name].layout.items()]
             sent[name] = columns if self._device.type == "cpu" else joined(columns)
-        finite = finite_rows([tensor for tensors in sent.values() for tensor in tensors], len(admissible), self._device)
+        unknown = [tensor for name, tensors in sent.items() if name not in proven for tensor in tensors]
+        finite = finite_rows(unknown, len(admissible), self._device)
         counted = (admissible & finite.all(dim=0)).to(self._device)
         was_counted = counted.double()
         shown = None if are_known_to_count(counted) else counted[:, None]  # a factor of 0 is not enough: 0 times NaN is NaN

@@ -1,9 +1,8 @@
-"""Norms of clients' updates, which show the client that made a server's step non-finite.
+"""Norms of clients' updates. They show the client that made a server's step non-finite, and whether an update is finite.
 
 Squares are added up in float64, in which those of float32 values do not overflow, or in float32 where they are known not to.
-Nothing waits for the device. By the
-names of an upload, ``origins`` has the global tensors for which clients send new values. A tensor without an origin is itself a
-change. Integers, such as counters, do not count.
+Nothing waits for the device. By the names of an upload, ``origins`` has the global tensors for which clients send new values. A
+tensor without an origin is itself a change. Integers, such as counters, do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,9 @@ from torch import Tensor
 from fl_lightning.engines.sums import joined
 from fl_lightning.functional.aggregation import State
 
-_CPU_BLOCK = 1 << 16  # values at a time: float64 copies of so many stay in the processor's cache, those of a whole net do not
-_SMALLEST, _LARGEST = 1e-12, 1e18  # norms of float32 values with squares that float32 holds, except of those that do not matter
+# Values of several clients, and of one, at a time: copies of so many stay in the processor's cache, those of a net do not.
+_CPU_BLOCK, _CPU_BLOCK_OF_ONE = 1 << 16, 1 << 17
+_SMALLEST, _LARGEST = 1e-24, 1e36  # sums of squares that float32 holds, except of values that do not matter
 
 
 @torch.no_grad()
@@ -67,15 +67,16 @@ def _is_large(tensor: Tensor) -> bool:
 def _norms_of_blocks(new: Tensor, old: Tensor | None) -> list[Tensor]:
     """Norms of parts of a change, with values in the memory order of the new ones."""
     order = sorted(range(new.ndim), key=new.stride, reverse=True)
-    parts = (tensor.permute(order).reshape(-1).split(_CPU_BLOCK) for tensor in (new, old) if tensor is not None)
-    return [_norm(now, *before) for now, *before in zip(*parts, strict=True)]
+    parts = (tensor.permute(order).reshape(-1).split(_CPU_BLOCK_OF_ONE) for tensor in (new, old) if tensor is not None)
+    memory = torch.empty(_CPU_BLOCK_OF_ONE, dtype=torch.float32)
+    return [_norm(memory[: len(now)], now, *before) for now, *before in zip(*parts, strict=True)]
 
 
-def _norm(new: Tensor, old: Tensor | None = None) -> Tensor:
-    change = new if old is None else new - old
-    if change.dtype == torch.float32:
-        norm = torch.linalg.vector_norm(change)
-        if _SMALLEST < norm < _LARGEST:  # on a CPU, where nothing has to wait for this
-            return norm.double()
-    change = change.double()
+def _norm(memory: Tensor, new: Tensor, old: Tensor | None = None) -> Tensor:
+    if new.dtype == torch.float32:
+        change = new if old is None else torch.sub(new, old, out=memory)
+        squares = torch.dot(change, change)
+        if _SMALLEST < squares < _LARGEST:  # on a CPU, where nothing has to wait for this
+            return squares.double().sqrt()
+    change = new.double() if old is None else new.double() - old
     return torch.dot(change, change).sqrt()

@@ -91,3 +91,17 @@ def test_a_round_that_loses_more_than_half_of_its_updates_is_lost(finite, lost):
     assert report.counted == [client for client, flag in enumerate(finite) if flag and not lost]
     bounded = round_report(1, visits, outcomes, can_be_lost=False)
     assert (bounded.lost, bounded.num_updates) == (False, sum(finite))
+
+
+@pytest.mark.parametrize(("norm", "proven", "counts"), [(2.0, (), False), (2.0, ("w",), True), (torch.nan, ("w",), False)])
+def test_only_a_norm_that_was_computed_here_proves_that_an_upload_is_finite(norm, proven, counts):
+    """Client 0 sends an infinity: seen in its values where the norm is a site's, and not looked for where the norm shows it.
+
+    The other name, which is not part of the norm, is always looked at.
+    """
+    for name in ("w", "v"):
+        share, upload = share_of(1), {key: Weighted({"a": torch.tensor([1.0, 1.0])}, 1.0) for key in ("w", "v")}
+        upload[name].tensors["a"][1] = torch.inf
+        sent = Reply(1, 0, torch.zeros(1), torch.tensor([norm]), upload)
+        share.book(0, sent, dict, proven)
+        assert bool(share.outcomes()[0].is_finite) == (counts and name == "w")

@@ -31,7 +31,7 @@ def test_nothing_sent_is_no_change():
 @pytest.mark.parametrize("value", [1e30, 3e38, 1e-30])
 def test_squares_neither_overflow_nor_vanish(value):
     """Of 100 float32 values, and of more than are taken at a time, whose squares would."""
-    for count in (100, 90_000):
+    for count in (100, 200_000):
         sent = {"weights": {"w": torch.full((1, count), value)}}
         for norm in (update_norms(sent, {}, 1), update_norm(sent, {})):
             assert norm.item() == pytest.approx(count**0.5 * value, rel=1e-6)
@@ -52,3 +52,21 @@ def test_large_tensors_in_any_layout(num_clients, layout):
     for received in (origin, start):  # the latter lies otherwise under channels last
         alone = update_norm({"weights": {"w": sent[0].contiguous(memory_format=layout)}}, {"weights": {"w": received}})
         assert alone.item() == pytest.approx(expected[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("count", [3, 200_000])
+def test_a_value_that_is_not_finite_shows_in_the_norm(value, count):
+    """At the end of a small tensor or a large one, as a change or as a new value; the other client's norm is finite."""
+    sent = torch.ones(2, count)
+    sent[1, -1] = value
+    for origins in ({}, {"weights": {"w": torch.zeros(count)}}):
+        assert update_norms({"weights": {"w": sent}}, origins, 2).isfinite().tolist() == [True, False]
+        finite = [update_norm({"weights": {"w": one}}, origins).isfinite().item() for one in sent]
+        assert finite == [True, False]
+
+
+def test_a_change_that_float32_does_not_hold():
+    """From -3e38 to 3e38 in a large tensor: ``sqrt(200,000) 6e38`` is finite."""
+    norm = update_norm({"weights": {"w": torch.full((200_000,), 3e38)}}, {"weights": {"w": torch.full((200_000,), -3e38)}})
+    assert norm.item() == pytest.approx(200_000**0.5 * 6e38, rel=1e-6)
