@@ -68,6 +68,19 @@ def sweep(command_line):
         process.wait()
 
 
+@pytest.mark.skipif(not os.access("/proc/self/autogroup", os.W_OK), reason="this system does not group processes by session")
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_a_run_has_the_priority_of_its_sweep(niceness):
+    """Its session, by which the system compares it with other programs, starts at 0."""
+    program = (
+        "import fl_lightning.command_line.run_of_sweep as run; run.take_over_priority(); "
+        "print(open('/proc/self/autogroup').read())"
+    )
+    command = ["nice", "-n", str(niceness), sys.executable, "-c", program]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
+    assert printed.split()[-2:] == ["nice", str(niceness)]
+
+
 def test_a_run_is_charged_its_own_processor_time(tmp_path):
     """Of two at once, of which one works for .4 s of its processor's time and one sleeps; a killed attempt makes it unknown."""
     study = SweepStudy(tmp_path)
