@@ -47,7 +47,7 @@ def _passes(layer: nn.Module, images: Tensor, memory: torch.memory_format) -> di
     seconds = {"forward": _seconds(lambda: layer(images))}
     if weights := list(layer.parameters()):
         seconds["backward, weights"] = _seconds(lambda: torch.autograd.grad(outputs, weights, gradient, retain_graph=True))
-    if images.shape[1] > 3:  # nobody asks for the gradient of the images
+    if images.shape[1] > 3:  # training does not need the gradient of the images
         seconds["backward, inputs"] = _seconds(lambda: torch.autograd.grad(outputs, images, gradient, retain_graph=True))
     return seconds
 

@@ -256,7 +256,7 @@ def once_on_this_machine(method: FederatedAlgorithm, context: RunContext, round:
 
 
 def _description(method: FederatedAlgorithm, context: RunContext, visits: Sequence[Visit]) -> str:
-    """What the seconds of some visits depend on, besides the machine."""
+    """What the seconds of some visits depend on, besides the machine and the code."""
     parameters = list(method.net.parameters())
     optimizer = method.optimizer([weight for weight in parameters if weight.requires_grad])
     weights = [(tuple(weight.shape), weight.requires_grad) for weight in parameters]

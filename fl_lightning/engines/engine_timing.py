@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,13 +54,13 @@ def kept_timing(description: str, measure: Callable[[], Timing]) -> Timing:
     If two processes start at once, only the first measures, and the second waits for it.
 
     Args:
-        description: what the seconds depend on, besides the machine.
+        description: what the seconds depend on, besides the machine and the code of the engines.
 
     Raises:
         OSError: naming the file, if the disk is full.
     """
     try:
-        path = cache_file("engines", f"{machine()}\n{description}", ".json")
+        path = cache_file("engines", f"{machine()}, {code()}\n{description}", ".json")
         lock = FileLock(path.with_suffix(".lock"))
         lock.acquire()
     except OSError as error:  # a home that cannot be written
@@ -80,6 +81,12 @@ def machine() -> str:
     """What decides how fast torch is here: processors, version, kernels, threads, and the GPU if there is one."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return f"{processors()}, {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()}, {gpu}"
+
+
+def code() -> str:
+    """A digest of the engines' code, which decides how fast they are."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
 
 
 def processors() -> str:

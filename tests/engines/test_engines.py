@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -20,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from fl_lightning import FedAvg, FederatedModule, Needs, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import IID, ClientSampler, FederatedDataModule, RandomCrop, RandomHorizontalFlip, from_arrays
-from fl_lightning.engines import engine_choice, vectorized
+from fl_lightning.engines import engine_choice, engine_timing, vectorized
 from fl_lightning.engines.engine_choice import choose_engine
 from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
 from fl_lightning.engines.ranks import OneProcess
@@ -854,6 +855,25 @@ def test_auto_measures_once_on_a_machine(fit, tmp_path, capsys, clock):
         torch.set_num_threads(threads)
     assert engine_line(capsys).startswith("Engine: sequential (measured once")
     assert_same(actual, expected, 1e-10)
+
+
+def test_auto_measures_anew_when_the_engines_change(fit, monkeypatch, clock):
+    """The digest of their code is part of the key."""
+    case, both = Case(FedAvg, conv_net, ragged, sgd), ["SequentialEngine", "VectorizedEngine"]
+    run(fit, case, "auto")
+    monkeypatch.setattr(engine_timing, "code", lambda: "another")
+    run(fit, case, "auto")
+    assert clock.measured == 2 * both
+
+
+def test_the_digest_of_the_engines_code(monkeypatch, tmp_path):
+    """The same twice, and another after a change of one file."""
+    before = engine_timing.code()
+    shutil.copytree(Path(engine_timing.__file__).parent, tmp_path / "engines")
+    monkeypatch.setattr(engine_timing, "__file__", str(tmp_path / "engines" / "engine_timing.py"))
+    assert engine_timing.code() == before
+    (tmp_path / "engines" / "sums.py").open("a").write("# slower\n")
+    assert engine_timing.code() != before
 
 
 def test_a_resumed_run_keeps_the_engine_that_auto_measured(fit, tmp_path, capsys, clock):
