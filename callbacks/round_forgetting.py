@@ -50,10 +50,8 @@ class RoundForgetting(FederatedCallback):
         inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
         num_classes = len(module.data.classes)
         after = module.data.objective.score_by_unit(models.predict(inputs), targets, num_classes)
-        if module.keeps_models:
-            before = module.data.objective.score_by_unit(models.predict_before(inputs), targets, num_classes)
-        else:
-            before = module.data.objective.score_by_unit(models.predict_received(inputs), targets, num_classes)
+        received = models.predict_before(inputs) if module.keeps_models else models.predict_received(inputs)
+        before = module.data.objective.score_by_unit(received, targets, num_classes)
         local = local_forgetting(before, after)
         module.log_round({"forgetting/local_mean": local.mean()}, round)
         log_distribution(trainer, "forgetting/local", local, round)

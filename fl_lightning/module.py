@@ -6,6 +6,7 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 
 import copy
 from collections.abc import Mapping
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -48,13 +49,13 @@ from fl_lightning.run.refused_data import (
 from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
-from fl_lightning.run.server_step import OptimizerAlone, ServerStep
+from fl_lightning.run.server_step import ServerStep
 from fl_lightning.run.settings import RunSettings, Settings
 from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
-from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint, without_part
+from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint
 
 __all__ = ["ArgumentsButWeighting", "CommonArguments", "FederatedModule", "Net", "ServerWeighting", "Update"]
 
@@ -178,7 +179,9 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             if (given := getattr(self, name)) is not None:
                 raise ValueError(f"model.{name} is {given}, but acts only in the fit of a trainer: leave it out")
         super().join(federation)
-        self._step_optimizer = OptimizerAlone(self, self.server_optimizer).step
+        # Built with its first step: the net can be moved to a device before that.
+        built = cache(lambda: self.server_optimizer([*self.trained_weights(self.net).values()]))
+        self._step_optimizer = lambda: built().step()
 
     def step_server_optimizer(self) -> None:
         self._step_optimizer()
@@ -379,7 +382,8 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
         )
     # A learner of tasks continues only in a run.
     of_tasks = {name: tensor for name, tensor in method.state_dict().items() if name.startswith("tasks.")}
-    checkpoint["state_dict"] = {**without_part(checkpoint["state_dict"], "tasks"), **of_tasks}
+    others = {name: tensor for name, tensor in checkpoint["state_dict"].items() if not name.startswith("tasks.")}
+    checkpoint["state_dict"] = {**others, **of_tasks}
     method.on_load_checkpoint(checkpoint)
     for name, weight in method.state_dict(keep_vars=True).items():
         weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 from pathlib import Path
 
@@ -16,11 +15,7 @@ def draw(folder: Path) -> str:
         What it prints.
     """
     code = "\n".join(re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL))
-    printed, before = io.StringIO(), Path.cwd()
-    os.chdir(folder)
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(code, {})
-    finally:
-        os.chdir(before)
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(code, {})
     return printed.getvalue()

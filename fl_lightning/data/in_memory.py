@@ -100,7 +100,8 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
         batch = collate([_numbered(row) for row in rows] if names else rows)
         inputs, targets = _of_dict(batch) if isinstance(batch, Mapping) else batch
     except Exception as error:  # of any function
-        texts = [key for key, part in _named_parts(rows[0]) if isinstance(part, str)] if rows else []
+        first = rows[0] if rows and isinstance(rows[0], Mapping) else {}
+        texts = [key for key, part in first.items() if key not in _LABELS and isinstance(part, str)]
         cure = f"leave out {texts[0]!r}, which is a text" if texts else "give from_dataset one that pads samples to one shape"
         raise ValueError(f"collate does not make a batch of all samples ({first_line(error)}): {cure}") from error
     if names:
@@ -119,11 +120,6 @@ def _collated(parts: Mapping[str, TorchDataset], collate: Callable[[list[Any]], 
         )
     parts_of = [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
     return [(tree_map(lambda part, rows=rows: part[rows], tensors), targets[rows]) for rows in parts_of]
-
-
-def _named_parts(row: object) -> list[tuple[str, Any]]:
-    """The inputs in a sample that is a dict, by name."""
-    return [(key, part) for key, part in row.items() if key not in _LABELS] if isinstance(row, Mapping) else []
 
 
 def _class_names(samples: Any) -> list[str] | None:

@@ -182,11 +182,6 @@ class PublicData:
     def __len__(self) -> int:
         return len(self.indices)
 
-    @property
-    def targets(self) -> Tensor:
-        """(``data.public_size``,) classes."""
-        return self.samples.targets("train", self.indices)
-
     def inputs(self) -> EvaluationInputs:
         """All inputs."""
         return self.samples.inputs("train", self.indices)

@@ -93,7 +93,8 @@ class CapturedEngine(SequentialEngine):
         num_steps = [
             min(self.method.num_local_steps(visit.client), visit.num_steps or limit, limit) for visit in visits.values()
         ]
-        planned = self._planned([visit.client for visit in visits.values()], round, num_steps)
+        clients = [visit.client for visit in visits.values()]
+        planned = self.samples.planned(clients, round, num_steps, self.full_batches) if clients else []
         whole: list[_Whole] = []
         for (position, visit), steps in zip(visits.items(), planned, strict=True):
             request = self.request(round, visit, max_steps)
@@ -110,14 +111,10 @@ class CapturedEngine(SequentialEngine):
         with self.context.precision():
             return self.dtype == torch.bfloat16 or torch.is_autocast_enabled(self.context.device.type)
 
-    def _planned(self, clients: Sequence[int], round: int, num_steps: Sequence[int]) -> list[list[PlannedStep]]:
-        """The inputs of visits."""
-        return self.samples.planned(clients, round, num_steps, self.full_batches) if clients else []
-
     # Only the local steps, in the working copy ------------------------------------------------------------------------
 
     def _fit(self, client: Client, num_steps: int) -> tuple[Client, Tensor]:
-        (steps,) = self._planned([client.index], client.round, [num_steps])
+        (steps,) = self.samples.planned([client.index], client.round, [num_steps], self.full_batches)
         return self._fit_planned(client, steps)
 
     def _fit_planned(self, client: Client, steps: list[PlannedStep]) -> tuple[Client, Tensor]:

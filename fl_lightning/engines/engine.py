@@ -270,7 +270,7 @@ class Engine(ABC):
         """
         upload = self.upload(client)
         with self.drawing(client, "probe"):
-            probe = self.hooks.probe(self.net, client) if request.probes else {}
+            probe = self.hooks.probe(self.net, client)
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.hooks.kept_state(client, kept)
         sent = {name: part.tensors for name, part in upload.items() if not part.derived} if request.sends else {}
@@ -281,7 +281,7 @@ class Engine(ABC):
             norm=update_norm(sent, self.origins, self.context.device),
             upload=upload if request.sends else {},
             weight=self.weight(client) if request.sends else 0.0,
-            state=state if request.returns_state else ClientState(),
+            state=state,
             probe=probe,
             bytes_down=self.traffic.down(request),
             bytes_up=sum(self.traffic.sent(tensors) for tensors in sent.values()),

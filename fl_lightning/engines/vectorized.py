@@ -69,8 +69,6 @@ class VectorizedEngine(Engine):
         key = run_key(self.seed) if counts else None
         self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, key)
         # Stacked clients need not be separated for FedAvg's hooks.
-        self._prepares = self.hooks.prepares
-        self._has_phases = self.hooks.has_phases
         self._one_by_one = self.hooks.reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer
 
@@ -91,7 +89,7 @@ class VectorizedEngine(Engine):
         """A client received and prepared."""
         client, local = self.receive(request, counts)
         start = None
-        if local or self._prepares:
+        if local or self.hooks.prepares:
             client = self.start(client, local)
             start = {name: tensor.clone() for name, tensor in self.working_state.items()}
         return _Member(position, request, client, self.hooks.rate_factor(request.round, request.client), start)
@@ -102,7 +100,7 @@ class VectorizedEngine(Engine):
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
         batches = (client.num_train, client.num_steps) if self._mixes_samples else ()
-        phases = [self._resting(client, step) for step in range(client.num_steps)] if self._has_phases else ()
+        phases = [self._resting(client, step) for step in range(client.num_steps)] if self.hooks.has_phases else ()
         sends = self._one_by_one or member.request.sends
         return repr((member.rate, member.start is None, shapes, batches, phases, sends))
 

@@ -44,14 +44,10 @@ class FedCM(FederatedModule):
         return {"direction": self.server_states.tensors("direction")}
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
-        gradients, loss = self.own_gradients(net, batch, client)
+        gradients, loss = super().client_gradients(net, batch, client)
         named, directions = dict(zip(self.trained_weights(net), gradients, strict=True)), client.broadcast.get("direction", {})
         named |= {name: (self.alpha * named[name]).add_(d, alpha=1 - self.alpha) for name, d in directions.items()}
         return list(named.values()), loss
-
-    def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
-        """Gradients of the local objective, before they are mixed, and the mean loss."""
-        return super().client_gradients(net, batch, client)
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload, length = super().client_result(net, client), client.num_steps * client.learning_rate

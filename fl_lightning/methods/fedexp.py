@@ -6,13 +6,12 @@ global models, as long steps make single ones oscillate; here the newest is eval
 ``eps`` by the number of sampled clients and makes it fall with the square of the clients' rate; here it is constant.
 """
 
-from collections.abc import Iterable
 from typing import Unpack
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.methods.fedsam import norm_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
 
@@ -45,17 +44,12 @@ class FedExP(FederatedModule):
         sent = upload["weights"].tensors.items()
         change = (weight.detach() - client.received_state[name] for name, weight in sent)
         # The server has the norm from the model itself.
-        return {**upload, _KEY: Weighted({_KEY: _squared_norm(change)}, self.update_weight(client), derived=True)}
+        return {**upload, _KEY: Weighted({_KEY: norm_of(change).square()}, self.update_weight(client), derived=True)}
 
     def aggregate(self, reduced: Reduction) -> Update:
         update = super().aggregate(reduced)
         gradients = update.pseudo_gradient.values()
-        factor = reduced.mean(_KEY)[_KEY] / (2 * (_squared_norm(gradients) + self.eps))
+        factor = reduced.mean(_KEY)[_KEY] / (2 * (norm_of(gradients).square() + self.eps))
         for gradient in gradients:
             gradient.mul_(factor.clamp_min(1.0))
         return update
-
-
-def _squared_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Of all of them together, ()."""
-    return torch.stack([tensor.norm() for tensor in tensors]).norm().square()

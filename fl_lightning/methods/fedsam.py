@@ -5,7 +5,7 @@ arXiv 2206.02618. The local step is SAM: P. Foret, A. Kleiner, H. Mobahi, B. Ney
 statistics of BatchNorm follow the first pass only, as in FedSOL's code; FedDecorr's code updates them in both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 import torch
@@ -41,25 +41,11 @@ class FedSAM(FederatedModule):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
         gradients, loss = super().client_gradients(net, batch, client)
-        return sharp_gradients(self, net, batch, client, gradients, self.rho), loss
-
-
-def sharp_gradients(
-    method: FederatedModule, net: nn.Module, batch: Batch, client: Client, gradients: Sequence[Tensor], rho: float
-) -> Sequence[Tensor]:
-    """Gradients of the local objective after a step of length ``rho`` up along ``gradients``, all weights together.
-
-    Args:
-        method: the method of the objective.
-        net, batch, client: of the local step.
-        gradients: the direction, by the trainable weights, in order.
-        rho: length of the step; 0 returns ``gradients`` themselves.
-    """
-    if rho == 0:
-        return gradients
-    scale = rho / (norm_of(gradients) + _TINY)
-    shifts, statistics = [scale * gradient for gradient in gradients], dict(net.named_buffers())
-    return shifted_gradients(method, net, batch, client, shifts, statistics)[0]
+        if self.rho == 0:
+            return gradients, loss
+        scale = self.rho / (norm_of(gradients) + _TINY)
+        shifts, statistics = [scale * gradient for gradient in gradients], dict(net.named_buffers())
+        return shifted_gradients(self, net, batch, client, shifts, statistics)[0], loss
 
 
 def shifted_gradients(
@@ -90,6 +76,6 @@ def shifted_gradients(
     )
 
 
-def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+def norm_of(tensors: Iterable[Tensor]) -> Tensor:
     """Of all of them together, ()."""
     return torch.stack([tensor.norm() for tensor in tensors]).norm()

@@ -5,19 +5,15 @@ arXiv 2206.02618. FedSAM's gradient with FedCM's momentum; the departures are th
 here, as in FedCM.
 """
 
-from collections.abc import Sequence
 from typing import Unpack
-
-from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.methods.fedcm import FedCM
-from fl_lightning.methods.fedsam import sharp_gradients
+from fl_lightning.methods.fedsam import FedSAM
 from fl_lightning.module import CommonArguments, Net
-from fl_lightning.protocol import Batch, Client, Needs
 
 
-class MoFedSAM(FedCM):
+class MoFedSAM(FedCM, FedSAM):
     """Local steps along ``alpha g + (1 - alpha) D`` as in FedCM, with the gradient g at FedSAM's shifted weights.
 
     Round:
@@ -33,14 +29,8 @@ class MoFedSAM(FedCM):
         ValueError: if one of them is out of range, or ``privacy`` is ``DPSGD``.
     """
 
-    needs = Needs(two_gradients=True)
-
     def __init__(self, net: Net, alpha: float = 0.1, rho: float = 0.05, **common: Unpack[CommonArguments]) -> None:
         check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedSAM")
         super().__init__(net, alpha, **common)
         check_range("model.rho", rho, at_least=0, hint="0 is FedCM")
         self.rho = rho
-
-    def own_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
-        gradients, loss = super().own_gradients(net, batch, client)
-        return sharp_gradients(self, net, batch, client, gradients, self.rho), loss

@@ -7,6 +7,7 @@ in the listing.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -17,20 +18,12 @@ from fl_lightning.models.network import Network, image_shape
 
 Norm = Literal["group", "batch", "mix"]
 
-
-def _batch_norm(channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels)
-
-
-def _group_norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(2, channels)
-
-
+_group_norm = partial(nn.GroupNorm, 2)
 # First norm of a block (and the stem's), then second norm (and the shortcut's).
 _NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]] = {
     "group": (_group_norm, _group_norm),
-    "batch": (_batch_norm, _batch_norm),
-    "mix": (_batch_norm, _group_norm),
+    "batch": (nn.BatchNorm2d, nn.BatchNorm2d),
+    "mix": (nn.BatchNorm2d, _group_norm),
 }
 
 

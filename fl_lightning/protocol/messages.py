@@ -36,8 +36,6 @@ class Request:
         state: the client's state from its last visit.
         receives: whether it starts from ``weights``; else it continues from those in ``state``, if there are any.
         sends: whether its update is requested; else it trains for itself.
-        returns_state: whether its new state is requested.
-        probes: whether the method's probe is requested.
         num_steps: maximum number of local steps of the visit; None: as many as the method asks for.
         max_steps: steps after which the visit is stopped; None: no limit.
         returns_model: whether its model after the fit is requested, for evaluation.
@@ -52,8 +50,6 @@ class Request:
     state: ClientState = field(default_factory=ClientState)
     receives: bool = True
     sends: bool = True
-    returns_state: bool = True
-    probes: bool = True
     num_steps: int | None = None
     max_steps: int | None = None
     returns_model: bool = False

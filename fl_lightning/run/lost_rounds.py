@@ -89,7 +89,8 @@ class LostRounds:
             last = f"last: {', '.join(map(str, report.clients))}"
             return why, f"{why} {in_a_row} ({last})", "give some a weight above 0 in update_weight"
         who = f"clients {', '.join(map(str, report.nonfinite))}{self._before()}"
-        why, cure = _few_are_finite(report), "lower model.optimizer.lr or set model.clip_local_gradients"
+        most = "no client" if len(report.nonfinite) == len(report.clients) else "fewer than half of the clients"
+        why, cure = f"{most} sent a finite update", "lower model.optimizer.lr or set model.clip_local_gradients"
         if self._at_sites:
             cure = f"look at the sites of clients that sent no reply, which warnings name; if all replied, {cure}"
         return f"{why} ({who})", f"{why} {in_a_row} (last: {who})", cure
@@ -106,11 +107,6 @@ def what_blew_up(report: RoundReport) -> str:
     largest = report.largest_norm
     who = "no client sent a finite update" if largest is None else _named(largest)
     return f"the server's step made the global model or the server's state non-finite ({who})"
-
-
-def _few_are_finite(report: RoundReport) -> str:
-    most = "no client" if len(report.nonfinite) == len(report.clients) else "fewer than half of the clients"
-    return f"{most} sent a finite update"
 
 
 def _too_few_for_a_rule(report: RoundReport) -> str | None:

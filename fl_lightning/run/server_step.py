@@ -2,16 +2,14 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.functional.aggregation import State
@@ -79,26 +77,6 @@ class ServerStep:
     def _undo(self) -> None:
         self._undoable.undo()
         self._hooks.after_undo()
-
-
-class OptimizerAlone:
-    """A server's optimizer without a trainer, built with its first step: the net can be moved to a device before that.
-
-    Args:
-        method: the optimizer steps its weights.
-        build: the optimizer.
-    """
-
-    def __init__(self, method: FederatedAlgorithm, build: Callable[..., torch.optim.Optimizer]) -> None:
-        self._method, self._build = method, build
-
-    @cached_property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return self._build([*self._method.trained_weights(self._method.net).values()])
-
-    def step(self) -> None:
-        """Move the weights along ``.grad``."""
-        self._optimizer.step()
 
 
 class UndoableStep:

@@ -31,7 +31,16 @@ class StoredStates:
         Raises:
             ValueError: if their kind is unknown, or the data does not have one of their clients.
         """
-        check_saved_states(saved, num_clients)
+        layouts = {"memory": {"states": dict}, "disk": {"folder": str, "index": torch.Tensor, "digests": torch.Tensor}}
+        layout = layouts.get(str(saved.get("kind")))
+        if layout is None or not all(isinstance(saved.get(name), kind) for name, kind in layout.items()):
+            raise ValueError("ckpt_path holds client states of an unknown kind: give a checkpoint that a run wrote")
+        clients = saved["states"] if saved["kind"] == "memory" else saved["index"][:, 0].tolist()
+        if strangers := [client for client in clients if not 0 <= client < num_clients]:
+            raise ValueError(
+                f"ckpt_path holds the state of client {strangers[0]}, but data.num_clients is {num_clients}: "
+                "give the data of that run"
+            )
         self._of_checkpoint = saved
 
     def open(self, trainer: Trainer, kind: str, folder: Path | None) -> None:
@@ -65,24 +74,6 @@ class StoredStates:
         parts = group.exchange([mine if rank == 0 else {} for rank in range(group.size)])
         states = [unpack(dict[int, State], part) for part in parts]
         return {**saved, "states": {client: state for part in states for client, state in part.items()}}
-
-
-def check_saved_states(saved: dict[str, Any], num_clients: int) -> None:
-    """Check the client states of a checkpoint before they are used.
-
-    Raises:
-        ValueError: if their kind is unknown, or the data does not have one of their clients.
-    """
-    layouts = {"memory": {"states": dict}, "disk": {"folder": str, "index": torch.Tensor, "digests": torch.Tensor}}
-    layout = layouts.get(str(saved.get("kind")))
-    if layout is None or not all(isinstance(saved.get(name), kind) for name, kind in layout.items()):
-        raise ValueError("ckpt_path holds client states of an unknown kind: give a checkpoint that a run wrote")
-    clients = saved["states"] if saved["kind"] == "memory" else saved["index"][:, 0].tolist()
-    if strangers := [client for client in clients if not 0 <= client < num_clients]:
-        raise ValueError(
-            f"ckpt_path holds the state of client {strangers[0]}, but data.num_clients is {num_clients}: "
-            "give the data of that run"
-        )
 
 
 def _disk_states(trainer: Trainer, folder: Path | None) -> DiskStates:

@@ -145,11 +145,6 @@ def part_of(state_dict: State, part: str) -> State:
     return {inner: tensor for (submodule, _, inner), tensor in named if submodule == part}
 
 
-def without_part(state_dict: State, part: str) -> State:
-    """A method's state dict without the part of one submodule."""
-    return {name: tensor for name, tensor in state_dict.items() if name.partition(".")[0] != part}
-
-
 def refuse_code(weights_only: bool | None) -> None:
     """Check ``weights_only``, Lightning's option to run the code in a checkpoint.
 

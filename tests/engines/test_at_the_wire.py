@@ -78,10 +78,10 @@ def copied(message: Request | Reply) -> dict[str, Tensor]:
 
 
 def test_what_is_not_asked_for_does_not_come():
-    """A client that trains for itself, without a probe, keeps its state where it is."""
+    """A client that trains for itself sends no update."""
     engine = engine_of("SCAFFOLD", samples())
-    request = Request(1, 0, seed=5, broadcast=engine.method.broadcast(0), sends=False, returns_state=False, max_steps=1)
+    request = Request(1, 0, seed=5, broadcast=engine.method.broadcast(0), sends=False, max_steps=1)
     reply = engine.visit(request)
-    assert (reply.upload, reply.bytes_up, reply.weight, bool(reply.state)) == ({}, 0, 0, False)
+    assert (reply.upload, reply.bytes_up, reply.weight) == ({}, 0, 0)
     assert float(reply.norm) == 0
     assert float(reply.loss) > 0

@@ -63,7 +63,7 @@ def test_rounds_equal_the_equations(tiny, gamma, schedule):
         settings["distillation_schedule"] = schedule
     method = tiny.train(Flashback, data, **settings)
     tiny.data, net = data, tiny.new_net()
-    samples = torch.cat(list(data.public.inputs().split(100))), data.public.targets
+    samples = torch.cat(list(data.public.inputs().split(100))), data.samples.targets("train", data.public.indices)
     pi, visits = [0.0] * 4, {}
     for round, cohort in tiny.rounds:
 
@@ -124,7 +124,7 @@ def test_public_samples_are_nobodys(tiny):
     data.setup()
     held = torch.cat([data.shards.train, data.public.indices])
     assert sorted(held.tolist()) == list(range(len(data.train_set)))
-    assert len(data.public.targets) == PUBLIC
+    assert len(data.public.indices) == PUBLIC
 
 
 @pytest.mark.parametrize(

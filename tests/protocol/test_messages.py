@@ -41,9 +41,7 @@ CLIENT_STATES = st.builds(
 FLOATS = st.floats(allow_nan=False)
 UPLOADS = by_name(st.builds(Weighted, STATES, FLOATS, st.booleans()) | st.builds(Gathered, STATES))
 FLAGS = st.booleans()
-REQUESTS = st.builds(
-    Request, COUNTS, COUNTS, COUNTS, STATES, STATES, NESTED, CLIENT_STATES, FLAGS, FLAGS, FLAGS, FLAGS, st.none() | COUNTS
-)
+REQUESTS = st.builds(Request, COUNTS, COUNTS, COUNTS, STATES, STATES, NESTED, CLIENT_STATES, FLAGS, FLAGS, st.none() | COUNTS)
 REPLIES = st.builds(Reply, COUNTS, COUNTS, tensors(), tensors(), UPLOADS, FLOATS, CLIENT_STATES, STATES, COUNTS, COUNTS)
 
 

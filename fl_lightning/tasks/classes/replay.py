@@ -64,9 +64,6 @@ class Replay(ClassLearner):
             raise ValueError("model.tasks.softmax_over is new, but remembered samples are of old classes: set it to seen")
         self.memory, self.selection, self.replayed = memory, selection, replayed
 
-    def adapt_net(self, net: nn.Module) -> None:
-        super().adapt_net(net)
-
     def check_data(self) -> None:
         super().check_data()
         if self.memory > (most := self.data.class_streams.most_samples()):
