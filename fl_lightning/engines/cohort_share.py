@@ -36,14 +36,14 @@ class Rows(NamedTuple):
     weights: Sequence[Tensor | float]  # by name of the upload: (M,) on the device, or a number
     losses: Tensor  # (M,)
     norms: Tensor  # (M,)
-    proven: Collection[str]  # uploads with a part in the norms, which are finite only if all of them is
+    proven: Collection[str]  # uploads that the norms cover: a norm is finite only if all values that it covers are
 
     @classmethod
     def of(cls, reply: Reply, proven: Collection[str] = ()) -> Self:
         """One row.
 
         Args:
-            proven: uploads with a part in the norm; none, if others have computed it.
+            proven: uploads that the norm covers; none if another process or a site has computed it.
 
         Raises:
             ValueError: for a weight that is out of range.

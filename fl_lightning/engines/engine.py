@@ -309,8 +309,8 @@ class Engine(ABC):
 
     def book(self, position: int, reply: Reply, share: Share) -> None:
         """Book the reply of the client in the working copy."""
-        measured = [name for name, part in reply.upload.items() if not part.derived]
-        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state), measured)
+        proven = [name for name, part in reply.upload.items() if not part.derived]
+        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state), proven)
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.

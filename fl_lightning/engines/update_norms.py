@@ -68,15 +68,15 @@ def _norms_of_blocks(new: Tensor, old: Tensor | None) -> list[Tensor]:
     """Norms of parts of a change, with values in the memory order of the new ones."""
     order = sorted(range(new.ndim), key=new.stride, reverse=True)
     parts = (tensor.permute(order).reshape(-1).split(_CPU_BLOCK_OF_ONE) for tensor in (new, old) if tensor is not None)
-    memory = torch.empty(_CPU_BLOCK_OF_ONE, dtype=torch.float32)
+    memory = torch.empty(_CPU_BLOCK_OF_ONE, dtype=new.dtype)
     return [_norm(memory[: len(now)], now, *before) for now, *before in zip(*parts, strict=True)]
 
 
 def _norm(memory: Tensor, new: Tensor, old: Tensor | None = None) -> Tensor:
-    if new.dtype == torch.float32:
-        change = new if old is None else torch.sub(new, old, out=memory)
+    change = new if old is None else torch.sub(new, old, out=memory)
+    if change.dtype == torch.float32:
         squares = torch.dot(change, change)
         if _SMALLEST < squares < _LARGEST:  # on a CPU, where nothing has to wait for this
             return squares.double().sqrt()
-    change = new.double() if old is None else new.double() - old
+    change = change.double()
     return torch.dot(change, change).sqrt()
