@@ -34,6 +34,10 @@ from fl_lightning.data import FederatedDataModule, from_arrays
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+# Torch cannot fork a process whose first backward pass comes after a traced step, which makes its fake tensors' device known:
+# tests of two processes would fail if the first test of their worker were one of the captured engine.
+torch.ones(1, requires_grad=True).sum().backward()
+
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
