@@ -1,5 +1,6 @@
 """Legate, Caccia, Belilovsky in full: the runs that are meant for a GPU."""
 
+from fl_lightning.sweep.run_scalars import WALL_SECONDS
 from studies.declaration import SWEEP, Study, Sweep
 
 PRECISION = "bf16-mixed"
@@ -28,8 +29,13 @@ STUDIES = [
             "test_accuracy_best": "best test accuracy",
             "forgetting/client_mean/mean": "client forgetting F_ki, mean over rounds",
             "forgetting/round/mean": "round forgetting F_t, mean over rounds",
-            "processor_seconds": "processor seconds",
+            WALL_SECONDS: "seconds",
         },
-        baseline={SWEEP: "cross entropy, group norm"},
+        further=tuple(
+            ({SWEEP: f"{loss}, {norm} norm"}, {SWEEP: f"cross entropy, {norm} norm"})
+            for norm in ("group", "batch")
+            for loss in ("TCE", "WSM")
+        ),
+        claimed=("test_accuracy_last", "test_accuracy"),
     ),
 ]
