@@ -61,7 +61,7 @@ def _run_next(given: argparse.Namespace) -> list[int]:
     failed = []
     for name in ORDER:
         try:
-            done = is_complete(STUDIES[name], given.results / name)
+            done = is_complete(STUDIES[name], given.results / name, given.retry_failed)
             signals = [] if done else _run(given, name, given.out / name, _where(STUDIES[name], getattr(given, "data.root")))
         except ValueError as error:
             print(_one_line(error), file=sys.stderr)

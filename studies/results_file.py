@@ -82,7 +82,7 @@ class Collector:
 
     Args:
         out: folder of the study.
-        recorded: runs that are done without a folder there: those of the results file, which may come from another machine.
+        recorded: runs that have ended without a folder there: those of the results file, which may come from another machine.
     """
 
     def __init__(self, out: Path, recorded: Sequence[Result] = ()) -> None:
@@ -91,9 +91,10 @@ class Collector:
         self._read: dict[Path, Run] = {}
         self._entered: dict[str, SweepStudy] = {}  # opening one takes longer than reading it
 
-    def recorded_runs(self, sweep: Sweep) -> list[SweepRun]:
+    def recorded_runs(self, sweep: Sweep, retry_failed: bool) -> list[SweepRun]:
         """The runs of a sweep that need no folder."""
-        return [SweepRun(result.point, result.seed) for result in self._recorded if result.sweep == sweep.name]
+        recorded = settled(self._recorded, retry_failed)
+        return [SweepRun(result.point, result.seed) for result in recorded if result.sweep == sweep.name]
 
     def left(self, sweep: Sweep) -> int:
         """How many runs of an entered sweep have not ended."""
@@ -182,13 +183,18 @@ def write_results(study: Study, results: Sequence[Result], path: Path) -> None:
 
 
 def recorded_results(study: Study, path: Path) -> list[Result]:
-    """The runs that are done by a results file, and attacked where the study asks for it; none where there is no file.
+    """The runs that have ended by a results file, and were attacked where the study asks for it; none where there is no file.
 
     Raises:
         ValueError: in one line, if it is no such file, or of other settings.
     """
-    done = [result for result in read_results(study, path) if result.ended == "done"] if path.exists() else []
-    return [result for result in done if not study.attack or PSNR in result.scalars]
+    ended = read_results(study, path) if path.exists() else []
+    return [result for result in ended if result.ended == "failed" or not study.attack or PSNR in result.scalars]
+
+
+def settled(recorded: Iterable[Result], retry_failed: bool) -> list[Result]:
+    """The recorded runs that are not run again: all, or all that are done."""
+    return [result for result in recorded if result.ended == "done" or not retry_failed]
 
 
 def read_results(study: Study, path: Path) -> list[Result]:

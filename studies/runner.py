@@ -18,7 +18,16 @@ from fl_lightning.sweep.screen import Screen
 from fl_lightning.sweep.worker import Stop
 from studies.declaration import Study, Sweep
 from studies.page import PAGE, write_page
-from studies.results_file import ATTACK_FILE, Collector, Result, read_results, recorded_results, sweep_folder, write_results
+from studies.results_file import (
+    ATTACK_FILE,
+    Collector,
+    Result,
+    read_results,
+    recorded_results,
+    settled,
+    sweep_folder,
+    write_results,
+)
 
 RESULTS_FILE = "runs.csv"
 _POLL = 0.2  # seconds between looks at an attack
@@ -46,7 +55,7 @@ class _Lines(Screen):
 def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[str], retry_failed: bool) -> list[int]:
     """Run a study, or what is left of it, and write its results file, page and figure after every run.
 
-    What the results file has is done, whatever the folder of the runs holds: a study goes on from it on another machine.
+    A run of the results file has ended, whatever the folder of the runs holds: a study goes on from it on another machine.
 
     Args:
         study: what to run.
@@ -72,7 +81,10 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
     with Stop() as stop:
         begin = _pretrain(study.pretraining, out, data, stop, runs=jobs > 0) if study.pretraining else []
         options = [*data, *begin]
-        entered = [_enter(sweep, out, jobs, options, retry_failed, collector.recorded_runs(sweep)) for sweep in study.sweeps]
+        entered = [
+            _enter(sweep, out, jobs, options, retry_failed, collector.recorded_runs(sweep, retry_failed))
+            for sweep in study.sweeps
+        ]
         with _Lines(lambda: remaining(study, collector, jobs), lambda: _write(study, collector, results)) as screen:
             for sweep in entered if jobs else []:
                 sweep.work(screen, stop)
@@ -84,9 +96,9 @@ def run_study(study: Study, out: Path, results: Path, jobs: int, data: Sequence[
     return stop.signals
 
 
-def is_complete(study: Study, results: Path) -> bool:
-    """Whether the results file has all runs."""
-    return len(recorded_results(study, results / RESULTS_FILE)) == study.total
+def is_complete(study: Study, results: Path, retry_failed: bool) -> bool:
+    """Whether the results file has all runs; one that failed counts unless it is to be tried again."""
+    return len(settled(recorded_results(study, results / RESULTS_FILE), retry_failed)) == study.total
 
 
 def remaining(study: Study, collector: Collector, jobs: int) -> str:

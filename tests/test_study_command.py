@@ -334,17 +334,19 @@ def test_a_study_is_stopped_and_goes_on(command, small, tmp_path):
 
 @pytest.mark.slow
 def test_what_the_results_file_has_is_not_run_again(command, small, results, tmp_path):
-    """On a machine without the folders of earlier runs; a failed run is none that is done."""
+    """On a machine without the folders of earlier runs; one that failed keeps its row, and is run again only if asked for."""
     from studies.results_file import read_results, write_results
 
     path = tmp_path / "results" / "small" / "runs.csv"
     one, two = results("CrossEntropy", 1, test_accuracy=0.1 + 0.2, seconds=7.5), results("TruncatedCrossEntropy", 1)
-    write_results(small, [one, replace(two, ended="failed", error="out of memory", version="", commit="", source="")], path)
-    code, out, error = command("small", "new", "--jobs", "0")
-    assert (code, error) == (0, "")
-    assert "small: 1 of 2 runs done, 1 remain, about 7.5 s with 1 at once" in out
-    assert read_results(small, path) == [one]
-    assert [folder.name for folder in (tmp_path / "new").glob("loss=*")] == []
+    failed = replace(two, ended="failed", error="out of memory", version="", commit="", source="")
+    write_results(small, [one, failed], path)
+    error = "studies: error: 1 of 2 runs failed, results/small/report.md says why: --retry-failed tries again\n"
+    assert command("small", "new") == (1, "small: 1 of 2 runs done, 0 remain\n", error)
+    code, out, _ = command("small", "again", "--jobs", "0", "--retry-failed")
+    assert (code, out.splitlines()[0]) == (1, "small: 1 of 2 runs done, 1 remain, about 7.5 s with 1 at once")
+    assert read_results(small, path) == [one, failed]
+    assert [folder.name for folder in tmp_path.glob("*/loss=*")] == []
 
     write_results(small, [one, replace(two, scalars={"test_accuracy": 0.5, "seconds": 8.0})], path)
     before = path.read_bytes()
@@ -479,6 +481,17 @@ def test_next_takes_up_what_is_not_complete(command, small, results, monkeypatch
         "studies: error: 1 of 2 runs failed",
         "studies: stopped: run the same command to resume",
     ]
+
+
+def test_next_tries_a_failed_run_again_only_if_it_is_told_to(small, results, tmp_path):
+    from studies.results_file import write_results
+    from studies.runner import is_complete
+
+    done = results("CrossEntropy", 1, test_accuracy=0.5)
+    failed = replace(results("TruncatedCrossEntropy", 1), ended="failed", error="no finite update")
+    write_results(small, [done, failed], tmp_path / "runs.csv")
+    assert is_complete(small, tmp_path, retry_failed=False)
+    assert not is_complete(small, tmp_path, retry_failed=True)
 
 
 def test_no_source_replaces_a_choice_of_classes():
