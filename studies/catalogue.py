@@ -79,4 +79,7 @@ ORDER = (
     "mnist_tasks_clients",
     "text_chapters",
     "pretrained_fifty",
+    "digits_ccvr",
+    "digits_loss_increase",
+    "pretrained_digits",
 )

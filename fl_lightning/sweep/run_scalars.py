@@ -14,7 +14,8 @@ WALL_SECONDS, PROCESSOR_SECONDS = "seconds", "processor_seconds"  # of the round
 CHANCE = "class_accuracy/times_chance"  # of the final model: its accuracy, the mean over classes, times their number
 LOWEST, UNKNOWN = "class_accuracy/lowest", "class_accuracy/unknown"  # of final accuracies of classes; how many are below .1
 _KNOWN = 0.1
-_LAST_VALUES = ("head/", "drift/", "cka/", "events/", "tasks/accuracy_of_client/")  # of probes and of single clients
+# Of probes, of single clients, and of nets that are made after the last round.
+_LAST_VALUES = ("head/", "drift/", "cka/", "events/", "tasks/accuracy_of_client/", "ccvr/", "wise_ft/")
 _MEGABYTE = 1e6
 
 

@@ -139,8 +139,8 @@ STUDIES = [
         "present task alone compete forgets less than one over all classes seen.",
         paper="FedCBDR (arXiv 2507.07712, Tables 2 and 3) reports for ten tasks at Dirichlet 0.5, with ResNet-18 and 100 "
         "rounds a task at 5 clients, fine-tuning .094, TARGET .211, LwF .253 and replay by Re-Fed .395. Here LeNet has 10 "
-        "rounds a task at 10 clients. Remembered samples are of old classes, so replay and iCaRL have all seen classes in their "
-        "loss; MFCL has a loss over either.",
+        "rounds a task at 10 clients. Remembered samples are of old classes, so replay and iCaRL have all seen classes in "
+        "their loss; MFCL has a loss over either.",
         sweeps=tuple(
             Sweep(name, f"--config cifar100_classes_{config}.yaml {options} {_OPTIONS}".replace("  ", " "))
             for name, (config, options) in _LEARNERS.items()

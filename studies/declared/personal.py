@@ -22,8 +22,8 @@ def _study(name: str, partition: str, options: str) -> Study:
     return Study(
         name=f"personal_{name}",
         title=f"Personal models: CIFAR-10, {partition}",
-        claim="A personal model of FedRep or Ditto is better on a client's test samples than the one that a client trains alone, "
-        "and than FedAvg's global model, which fine-tuning makes better there too.",
+        claim="A personal model of FedRep or Ditto is better on a client's test samples than the one that a client trains "
+        "alone, and than FedAvg's global model, which fine-tuning makes better there too.",
         paper="PFLlib (arXiv 2312.04992) has 20 clients that take part in every round of 2,000, one epoch in batches of 10 at "
         "rate .005, a 4-layer CNN, Dirichlet .1 or 2 classes a client, and a quarter of each client's samples for tests. Here "
         "the quarter is the same, and 10 of 100 clients have one epoch in batches of 50 at rate .1 with momentum .5, those of "

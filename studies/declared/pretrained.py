@@ -1,6 +1,19 @@
-"""A narrow ResNet-9 that knows 50 classes of CIFAR-100, and a federation of the other 50: new knowledge against old."""
+"""A net that knows half of the classes, and a federation of the other half: new knowledge against old."""
 
 from studies.declaration import SWEEP, Study, Sweep
+
+_ON_DIGITS = {
+    "full": "",
+    "class layer": "--model.trained [classifier.*]",
+    "FedProx": "--model FedProx --model.mu 1",
+    "FedNTD": "--model FedNTD",
+    "WSM": "--model.loss ReweightedSoftmax",
+    "LoRA": "--model.adapter LoRA --model.adapter.r 8 --model.adapter.target_modules [features.1]",
+    "L2SP": "--model.tasks L2SP --model.tasks.penalty 0.1",
+    "EWC": "--model.tasks PretrainedEWC --model.tasks.penalty 100 --model.tasks.source SomeClasses "
+    "--model.tasks.source.source digits --model.tasks.source.first 5",
+}
+_SHARES = {1: "final weights", 0.75: ".75 of the change", 0.5: "half of it"}
 
 # A quarter of FedReg's width: the whole net takes eight times as long on a processor. Without norms it collapses.
 _NET = "--model.net ResNet9 --model.net.width 16 --model.net.norm_groups 2"
@@ -48,5 +61,27 @@ STUDIES = [
         },
         claimed=("test_accuracy", "reference/old/lost"),
         baseline={SWEEP: "full"},
-    )
+    ),
+    Study(
+        name="pretrained_digits",
+        title="What a federation of the digits 5 to 9 forgets of the digits 0 to 4",
+        claim="A net that was pretrained on the digits 0 to 4 loses nearly all of its accuracy on them while a federation "
+        "learns the others. LoRA, L2SP, EWC and WSM lose less of the old than training all weights. Weights at .75 of the way "
+        "from the pretrained to the final ones (WiSE-FT) have more of the old than the final ones.",
+        paper="Li, Grandvalet, Davoine (2018), Kirkpatrick et al. (2017) and Wortsman et al. (2022) tune one net, without a "
+        "federation. The options are those of one run each with seed 0, which no file holds; these are other seeds.",
+        pretraining=Sweep("pretrained", "--config digits_first_five.yaml --seeds [0]"),
+        sweeps=tuple(
+            Sweep(name, f"--config digits_other_five.yaml --seeds 3 {arguments}".rstrip())
+            for name, arguments in _ON_DIGITS.items()
+        ),
+        measures={
+            f"wise_ft/{share}/{set}": f"{said}, {digits}"
+            for share, said in _SHARES.items()
+            for set, digits in {"old": "old digits", "test": "new digits"}.items()
+        },
+        claimed=("wise_ft/1/old", "wise_ft/1/test"),
+        baseline={SWEEP: "full"},
+        within={"wise_ft/0.75/old": "wise_ft/1/old"},
+    ),
 ]
