@@ -4,7 +4,7 @@ from studies.declaration import PSNR, SSIM, SWEEP, Study, Sweep
 
 _DEFENCES = ("fedavg", "fedprox", "fedcurv", "fedreg", "fedreg_mg", "fedavg_dp_sgd_0.01", "fedavg_dp_sgd_0.1")
 _DEFENCES += ("fedavg_dp_sgd_1", "fedprox_dp_sgd_0.1", "fedavg_user_level")
-# Cosine distance: by squared distance FedReg looks like a defence (docs/results/fedreg.md).
+# Cosine distance: by squared distance FedReg looks like a defence (docs/papers/fedreg.md).
 _ATTACK = "--distance cosine --lr 0.1 --tv 0.001 --labels known --iterations 2000 --clients"
 # Client 1's first digit is known so well at the end that its update under modified gradients is 0.
 _CLIENTS = {"digits": "[0,2,3,4]", "mnist": "[0,2,3,4,5,6,7,8]"}
