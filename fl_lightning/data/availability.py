@@ -7,7 +7,7 @@ import numpy as np
 
 from fl_lightning.checks import check_each, check_range
 from fl_lightning.data.client_sampler import ClientSampler
-from fl_lightning.functional.csv_rows import rows_of_csv
+from fl_lightning.data.sources.tables import read_lines
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Availability", "DayAndNight", "SometimesThere", "Trace"]
@@ -92,7 +92,7 @@ class Trace(Availability):
     def __init__(self, file: str) -> None:
         self.file = file
         there: dict[int, list[str]] = {}
-        for number, (client, *rounds) in enumerate(rows_of_csv("data.client_sampler.file", file), start=1):
+        for number, (client, *rounds) in read_lines(file, "data.client_sampler.file", "give a CSV file"):
             if not client.isdecimal() or not rounds or not {*rounds} <= {"0", "1"} or int(client) in there:
                 raise ValueError(
                     f"data.client_sampler.file is {file}, whose line {number} must be an index of another client, then 0 "

@@ -58,6 +58,7 @@ def test_a_trace(tmp_path):
     [
         ("0,1,1\n9,1,0\n", "names client 9, but data.num_clients is 6: remove its line, or raise data.num_clients"),
         ("0,1,1\n0,1,0\n", "whose line 2 must be an index of another client, then 0 or 1 for each round"),
+        ("0,1,1\n\n1,0,1\n\n2,x,1\n", "whose line 5 must be an index of another client, then 0 or 1 for each round"),
         ("0,1,2\n", "whose line 1 must be an index of another client, then 0 or 1 for each round"),
         ("client,1,2\n", "whose line 1 must be an index of another client, then 0 or 1 for each round"),
         ("0\n", "whose line 1 must be an index of another client, then 0 or 1 for each round"),

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fl_lightning.data import Devices, FederatedDataModule
-from fl_lightning.protocol.devices import Work
+from fl_lightning.data.devices import Work
 
 HEAD = "client,samples_per_second,download,upload\n"
 # 10 steps of 4 samples, 100 bytes each way: 4 + 10 + 20, 8 + 1 + 1, and 40 + 1 + 1 seconds.
@@ -103,21 +103,27 @@ def test_bad_settings_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        ("", {}, "whose first line must be client,samples_per_second,download,upload"),
-        ("0,1,1,1\n", {}, "whose first line must be client,samples_per_second,download,upload"),
-        (HEAD + "0,1,1\n", {}, "whose line 2 must be an index of another client and three numbers above 0"),
-        (HEAD + "0,1,0,1\n", {}, "whose line 2 must be an index of another client and three numbers above 0"),
-        (HEAD + "0,1,nan,1\n", {}, "whose line 2 must be an index of another client and three numbers above 0"),
-        (HEAD + "0,1,1,1\n0,1,1,1\n", {}, "whose line 3 must be an index of another client and three numbers above 0"),
-        (HEAD + "0,1,1,1\n", {}, "which has no line for client 1: add one"),
-        (SPEEDS, {}, "which names client 2, but data.num_clients is 2: remove its line, or raise data.num_clients"),
+        ("", {}, ": {}, line 1: the column client is missing: the file must have the columns {columns}"),
+        ("0,1,1,1\n", {}, ": {}, line 1: the column client is missing: the file must have the columns {columns}"),
+        (HEAD + "0,1,1\n", {}, ": {}, line 2: 3 values for the 4 columns {columns}: correct the line"),
+        (HEAD + "0,1,0,1\n", {}, " is {}, whose line 2 must be an index of another client and three numbers above 0"),
+        (HEAD + "0,1,nan,1\n", {}, " is {}, whose line 2 must be an index of another client and three numbers above 0"),
+        (HEAD + "0,1,x,1\n", {}, " is {}, whose line 2 must be an index of another client and three numbers above 0"),
+        (
+            HEAD + "\n0,1,1,1\n\n0,1,1,1\n",
+            {},
+            " is {}, whose line 5 must be an index of another client and three numbers above 0",
+        ),
+        (HEAD + "0,1,1,1\n", {}, " is {}, which has no line for client 1: add one"),
+        (SPEEDS, {}, " is {}, which names client 2, but data.num_clients is 2: remove its line, or raise data.num_clients"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, settings, message):
-    (tmp_path / "speeds.csv").write_text(text)
+    path, columns = tmp_path / "speeds.csv", "client, samples_per_second, download, upload"
+    path.write_text(text)
     with pytest.raises(ValueError) as error:
-        FederatedDataModule(num_clients=2, clients_per_round=1, devices=Devices(str(tmp_path / "speeds.csv"), **settings))
-    assert str(error.value) == f"data.devices.file is {tmp_path}/speeds.csv, {message}"
+        FederatedDataModule(num_clients=2, clients_per_round=1, devices=Devices(str(path), **settings))
+    assert str(error.value) == f"data.devices.file{message.format(path, columns=columns)}"
 
 
 def test_more_clients_than_there_are_cannot_be_drawn(speeds):

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.csv_rows import rows_of_csv
+from fl_lightning.data.sources.tables import read_rows
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Devices"]
-
-_COLUMNS = ["client", "samples_per_second", "download", "upload"]
 
 
 class Device(NamedTuple):
@@ -178,14 +176,11 @@ class Devices:
 
 def _read(path: str) -> dict[int, Device]:
     devices: dict[int, Device] = {}
-    head, *rows = rows_of_csv("data.devices.file", path) or [[]]
-    if head != _COLUMNS:
-        raise ValueError(f"data.devices.file is {path}, whose first line must be {','.join(_COLUMNS)}")
-    for number, row in enumerate(rows, start=2):
+    for number, row in read_rows(path, "data.devices.file", ("client", *Device._fields)):
         try:
-            client, device = int(row[0]), Device(*map(float, row[1:]))
+            client, device = int(row["client"]), Device(*(float(row[name]) for name in Device._fields))
             is_good = client not in devices and all(0 < value < math.inf for value in device)
-        except (TypeError, ValueError):
+        except ValueError:
             client, device, is_good = -1, Device(0, 0, 0), False
         if not is_good:
             raise ValueError(
