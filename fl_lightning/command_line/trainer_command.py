@@ -34,7 +34,6 @@ from fl_lightning.run.trainer_settings import check_trainer_settings, naming_set
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import VersionFolder, is_complete
-from fl_lightning.tasks.former_names import present_form
 from fl_lightning.trainer import Trainer
 
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
@@ -94,11 +93,9 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
     """
     if not options and command != "partition":
         raise ValueError("model.net is missing: give it, or a config, such as --config digits_tce.yaml")
-    for value in (str(value) for key, value in given_values(options) if key == "model"):
-        package, _, name = value.rpartition(".")
-        is_ours = package in ("", "fl_lightning.tasks")  # a user's own class can have such a name
-        if is_ours and (now := present_form(name)) is not None:
-            raise ValueError(f"model is {value}: {now}")
+    method = str(dict(given_values(options)).get("model"))
+    if (learner := method.removeprefix("fl_lightning.tasks.")) in known_classes("model.tasks"):
+        raise ValueError(f"model is {method}, which is a learner of tasks, not a method: give --model.tasks {learner}")
     # The first option, not a default of the parser: its arguments would then count as given, and stay if another method
     # replaces it.
     config = parse(trainer_parser(command), ["--model", _METHOD, *options], known_classes)

@@ -15,7 +15,6 @@ from fl_lightning.tasks.classes.replay import Replay
 from fl_lightning.tasks.classes.target import TARGET
 from fl_lightning.tasks.ewc import EWC
 from fl_lightning.tasks.fedweit import FedWeIT
-from fl_lightning.tasks.former_names import present_form
 from fl_lightning.tasks.knowledge import WeightedTransfer
 from fl_lightning.tasks.l2sp import L2SP
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
@@ -50,12 +49,3 @@ __all__ = [
     "TaskStream",
     "WeightedTransfer",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Refuse the former names that joined a method's with a learner's; the error shows how to give them now.
-
-    Raises:
-        AttributeError: always.
-    """
-    raise AttributeError(present_form(name) or f"module {__name__!r} has no attribute {name!r}")

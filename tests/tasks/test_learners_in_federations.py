@@ -6,7 +6,6 @@ from options import NO_PICTURES
 from pairs import Pair, pair_of
 from torch import Tensor
 
-from fl_lightning import tasks as learners
 from fl_lightning.methods import SCAFFOLD, FedAvg, FedCurv
 from fl_lightning.protocol import Weighted
 from fl_lightning.tasks import APD, EWC, TaskLearner
@@ -172,25 +171,17 @@ def test_without_their_terms_they_are_what_is_left(tiny):
         assert any((weight - expected[name]).abs().max() > 1e-4 for name, weight in full.net.named_parameters())
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("FedProxEWC", "FedProx with tasks: --model FedProx --model.tasks EWC"),
-        ("SCAFFOLDOnTasks", "SCAFFOLD with tasks: --model SCAFFOLD --model.tasks TaskLearner"),
-        ("MOONAPD", "MOON with tasks: --model MOON --model.tasks APD"),
-    ],
-)
-def test_former_names_say_the_present_form(main, former, now):
-    """In Python and on the command line, in one line."""
-    with pytest.raises(AttributeError, match=rf"^{former} is now {now}$"):
-        getattr(learners, former)
-    code, _, error = main("fit", "--config", "digits_fedweit.yaml", "--model", former)
+@pytest.mark.parametrize("config", ["digits_tce.yaml", "digits_fedweit.yaml"])
+@pytest.mark.parametrize("given", ["EWC", "LwF", "fl_lightning.tasks.TaskLearner"])
+def test_a_learner_given_as_a_method_is_refused(main, config, given):
+    """Whether the config has other tasks or none, in one line."""
+    code, _, error = main("fit", "--config", config, "--model.net", "MLP", "--model", given)
     assert code != 0
-    assert error.strip().endswith(f"{former} is now {now}")
-    assert not hasattr(learners, "FedNothingEWC")
+    line = f"model is {given}, which is a learner of tasks, not a method: give --model.tasks {given.rpartition('.')[2]}"
+    assert error.strip() == f"fl-lightning: error: {line}"
 
 
-def test_a_class_of_the_users_may_have_a_former_name(main, tmp_path):
+def test_a_method_of_the_users_may_have_a_learners_name(main, tmp_path):
     (tmp_path / "mine.py").write_text("from fl_lightning import FedAvg\n\nclass Replay(FedAvg): ...\n")
     code, out, error = main("fit", "--config", "digits_tce.yaml", "--model", "mine.Replay", "--print_config")
     assert code == 0, error

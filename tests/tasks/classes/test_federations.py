@@ -6,7 +6,7 @@ from declared_by_tests import changes, needs_of, trains_at_the_server
 from pairs import Pair
 from written_pages import round_of
 
-from fl_lightning import methods, tasks
+from fl_lightning import methods
 from fl_lightning.methods import MOON, SCAFFOLD, FedAvg, FedBN, FedCurv, FedDF, FedPer, FedProx, FedReg, FedRS
 from fl_lightning.tasks import ClassLearner, FedWeIT, LwF, Replay, ServerEWC
 
@@ -171,16 +171,3 @@ def test_two_penalties_of_one_name_both_act(arriving):
     acting = arriving.train(both, penalty=5.0, penalty_of_method=0.5)
     for alone in (fedcurv, ewc):
         assert (acting.net.classifier.weight - alone.net.classifier.weight).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("FedAvgOnClasses", "FedAvg with tasks: --model FedAvg --model.tasks ClassLearner"),
-        ("SCAFFOLDOnClasses", "SCAFFOLD with tasks: --model SCAFFOLD --model.tasks ClassLearner"),
-        ("FedLwF", "FedAvg with tasks: --model FedAvg --model.tasks LwF"),
-    ],
-)
-def test_former_names_say_the_present_form(former, now):
-    with pytest.raises(AttributeError, match=f"^{former} is now {now}$"):
-        getattr(tasks, former)
