@@ -7,13 +7,13 @@ import torch
 
 from fl_lightning import __version__
 from fl_lightning.checks import check_file, check_range
+from fl_lightning.checks.extras import needing_extra
 from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
 from fl_lightning.config_files.reading import config_values
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
 from fl_lightning.run.saved_run import build_run
 from fl_lightning.sites.own_samples import own_data
-from fl_lightning.sites.site import Site, serve
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.strict_yaml import load_yaml
 
@@ -96,6 +96,9 @@ def run_site(app: Path, folder: Path, client: int, data: str | None) -> None:
         ValueError: if the client does not exist, its data does not fit, or ``data`` has other keys.
         FileNotFoundError: if the app or ``data`` does not exist.
     """
+    with needing_extra("flower", "fl-lightning federation site"):
+        from fl_lightning.sites.site import Site, serve
+
     check_file("FOLDER", app / _APP / CONFIG, cure="give the folder of fl-lightning federation init")
     for key in () if data is None else config_values(data):
         if key != "data":

@@ -6,8 +6,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_lightning.sites.link import receive, send, socket_of
-from fl_lightning.sites.records import from_records, to_records
+from fl_lightning.sites.link import receive, send, socket_of, values_of
 
 app = ClientApp()
 
@@ -44,8 +43,8 @@ def _passed_on(kind: str, message: Message, context: Context) -> Message:
         ) from error
     with connection:
         connection.send_bytes(kind.encode())
-        send(connection, *from_records(message.content))
+        send(connection, message.content)
         reply = receive(connection)
-    if "error" in reply.numbers:
-        raise RuntimeError(reply.numbers["error"])
-    return Message(to_records(*reply), reply_to=message)
+    if "error" in (values := values_of(reply)):
+        raise RuntimeError(values["error"])
+    return Message(reply, reply_to=message)

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fl_lightning.checks import check_range
 from fl_lightning.engines.flower import Sites
 from fl_lightning.protocol import Packed
-from fl_lightning.sites.plain_values import from_plain, to_plain
+from fl_lightning.sites.link import records_of, values_of
 from fl_lightning.sites.records import from_records, to_records
 
 _PAUSE = 0.2  # seconds between two looks for replies; Flower's own loop waits 3
@@ -64,7 +64,7 @@ class GridSites(Sites):
         """Send messages, by client, and wait for the replies; warns of each client without one, in words that begin so."""
         self._say(*self._get_to_know())
         client_of = {self._nodes[client]: client for client in requests}
-        contents = {node: self._content(requests[client]) for node, client in client_of.items()}
+        contents = {node: to_records(requests[client], common=self._common) for node, client in client_of.items()}
         waiting = self._send(kind, contents, str(round))
         problems = dict.fromkeys(client_of.keys() - waiting.values(), "its SuperNode is not connected")
         end, replies = time.monotonic() + self._deadline, dict[int, Packed]()
@@ -74,7 +74,7 @@ class GridSites(Sites):
                 if answer.has_error():
                     problems[node] = str(answer.error.reason)
                 else:
-                    replies[client_of[node]] = from_plain(*from_records(answer.content))
+                    replies[client_of[node]] = from_records(answer.content)
             time.sleep(_PAUSE if waiting else 0)
         problems |= dict.fromkeys(waiting.values(), f"its site sent no reply within {self._deadline:g} s")
         for node, why in problems.items():
@@ -85,8 +85,7 @@ class GridSites(Sites):
         """Ask new nodes for their client, and hear those that were asked; returns a line for each that is refused."""
         now, connected = time.monotonic(), [*self._grid.get_node_ids()]
         if new := [node for node in connected if self._asked.get(node, now) <= now]:
-            content = self._content({})
-            self._questions |= self._send("query", dict.fromkeys(new, content), "settings")
+            self._questions |= self._send("query", dict.fromkeys(new, records_of({"common": self._common})), "settings")
             self._asked |= dict.fromkeys(new, now + _LOST)
         refusals: list[str] = []
         for node, answer in self._receive(self._questions).items():
@@ -95,7 +94,7 @@ class GridSites(Sites):
                 self._say(str(answer.error.reason))
                 continue
             self._asked[node] = math.inf
-            facts = from_records(answer.content).numbers
+            facts = values_of(answer.content)
             if "refusal" in facts:
                 refusals.append(facts["refusal"])
             elif (former := self._nodes.get(client := facts["client"])) != node:
@@ -105,11 +104,6 @@ class GridSites(Sites):
                     two = f"client {client} has two SuperNodes, and the newer one gets its messages"
                     self._say(f"{two}: see that each site has its own --client")
         return refusals
-
-    def _content(self, packed: Packed) -> RecordDict:
-        """A message, with the settings by which a site knows that it belongs to this run."""
-        numbers, arrays = to_plain(packed)
-        return to_records({**numbers, "common": self._common}, arrays)
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], group: str) -> dict[str, int]:
         """Send a message to each node; returns numbers and nodes of those that Flower took."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flwr.app import RecordDict
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
@@ -18,8 +19,8 @@ from fl_lightning.module import FederatedModule, channels_last
 from fl_lightning.protocol import Accuracy, Evaluation, Packed, Reply, Request, pack, predict_in_batches, unpack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.settings import Settings
-from fl_lightning.sites.link import Parcel, receive, send, socket_of
-from fl_lightning.sites.plain_values import from_plain, to_plain
+from fl_lightning.sites.link import receive, records_of, send, socket_of, values_of
+from fl_lightning.sites.records import from_records, to_records
 from fl_lightning.sites.site_states import SiteStates
 
 
@@ -47,7 +48,7 @@ class Site:
         self._states = SiteStates(folder / "states")
         self._common = common_settings(method, data)
 
-    def answer(self, kind: str, message: Parcel) -> Parcel:
+    def answer(self, kind: str, message: RecordDict) -> RecordDict:
         """The reply to a message of the server.
 
         Args:
@@ -58,13 +59,12 @@ class Site:
         Raises:
             ValueError: if a visit or an evaluation is not for this client, or of a server with other settings.
         """
-        numbers = {**message.numbers}
-        refusal = self._refusal(json.loads(numbers.pop("common")))
+        refusal = self._refusal(json.loads(values_of(message)["common"]))
         if kind == "query":
-            return Parcel(self._facts(refusal), {})
+            return records_of(self._facts(refusal))
         if refusal:  # also of a process that was started again in mid-run
             raise ValueError(refusal)
-        return {"train": self._visit, "evaluate": self._evaluate}[kind](from_plain(numbers, message.arrays))
+        return {"train": self._visit, "evaluate": self._evaluate}[kind](from_records(message))
 
     def _refusal(self, common: Settings) -> str:
         line = differences(common, self._common)
@@ -74,13 +74,13 @@ class Site:
         facts = {"client": self.client, "num_train": self.data.num_train(self.client)}
         return {**facts, "refusal": refusal} if refusal else facts
 
-    def _visit(self, packed: Packed) -> Parcel:
+    def _visit(self, packed: Packed) -> RecordDict:
         request = unpack(Request, packed)
         self._check_client(request.client)
         stamp = request.state
         reply = self._engine.visit(replace(request, state=self._states.read(stamp)))
         model = self._unsent(reply) if request.returns_model else {}
-        return to_plain(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp), model=model)))
+        return to_records(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp), model=model)))
 
     def _unsent(self, reply: Reply) -> State:
         """Weights and buffers of the client's model that its upload does not have as they are."""
@@ -93,13 +93,13 @@ class Site:
         }
         return {name: tensor for name, tensor in model.items() if name not in sent or not tensor.equal(sent[name])}
 
-    def _evaluate(self, packed: Packed) -> Parcel:
+    def _evaluate(self, packed: Packed) -> RecordDict:
         request = unpack(Evaluation, packed)
         self._check_client(request.client)
         inputs, targets, owner = self.data.evaluation.validation_samples([self.client])
         self._engine.load({name: tensor.to(self.method.device) for name, tensor in request.model.items()})
         logits = predict_in_batches(self._engine.net, self.data.eval_batch_size, inputs)
-        return to_plain(pack(Accuracy(self.data.objective.score_by_owner(logits, targets, owner, 1))))
+        return to_records(pack(Accuracy(self.data.objective.score_by_owner(logits, targets, owner, 1))))
 
     def _check_client(self, client: int) -> None:
         if client != self.client:
@@ -124,7 +124,7 @@ def serve(site: Site, folder: Path) -> None:
                     try:
                         reply = site.answer(kind, message)
                     except Exception as error:  # the server gets it as a line; the next visit can go well
-                        reply = Parcel({"error": " ".join(str(error).split()) or type(error).__name__}, {})
-                    send(connection, *reply)
+                        reply = records_of({"error": " ".join(str(error).split()) or type(error).__name__})
+                    send(connection, reply)
                 except (EOFError, BrokenPipeError, ConnectionResetError):  # of a ClientApp that was stopped
                     continue

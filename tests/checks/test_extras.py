@@ -14,6 +14,7 @@ NEEDS = [
     ("wandb", "wandb", "trainer.logger WandbLogger", [*FIT, "--trainer.logger", "WandbLogger"]),
     ("mlflow", "mlflow", "trainer.logger MLFlowLogger", [*FIT, "--trainer.logger", "MLFlowLogger"]),
     ("datasets", "huggingface", "data.source HuggingFace", [*FIT, "--data.source", "HuggingFace", "--data.source.name", "x"]),
+    ("flwr.app", "flower", "fl-lightning federation site", ["federation", "site", "app", "--client", "0"]),
 ]
 
 
@@ -21,11 +22,13 @@ NEEDS = [
 @pytest.mark.one_in(3)
 def test_a_missing_library_is_one_line_with_the_command(main, tmp_path, monkeypatch, library, extra, what, command):
     monkeypatch.setitem(sys.modules, library, None)  # Python's word for a library that cannot be imported
-    for module in ("sweep.study", "sweep.entered_sweep", "command_line.sweep"):  # which an earlier test has imported
+    # Which an earlier test has imported.
+    for module in ("sweep.study", "sweep.entered_sweep", "command_line.sweep", "sites.site"):
         monkeypatch.delitem(sys.modules, f"fl_lightning.{module}", raising=False)
     code, _, error = main(*command)
     assert code == 1
-    assert error == f"fl-lightning: error: {what} needs the library {library}: pip install 'fl-lightning[{extra}]'\n"
+    needed = f"{what} needs the library {library.partition('.')[0]}: pip install 'fl-lightning[{extra}]'"
+    assert error == f"fl-lightning: error: {needed}\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -1,17 +1,20 @@
 """A server and its sites in one process, through Flower's records and messages: the bits of a simulation."""
 
+import io
 import json
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from flwr.app import Error, Message
+from flwr.app import Array, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -35,9 +38,8 @@ from fl_lightning.protocol import ClientState, Request, RoundReport, pack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
-from fl_lightning.sites.link import Parcel
+from fl_lightning.sites.link import receive, records_of, send, values_of
 from fl_lightning.sites.own_samples import own_data
-from fl_lightning.sites.plain_values import from_plain, to_plain
 from fl_lightning.sites.records import from_records, to_records
 from fl_lightning.sites.site import Site
 from fl_lightning.sites.site_states import SiteStates
@@ -88,7 +90,7 @@ class SomeGrid:
 
     def _answer(self, site, kind, message):
         try:
-            return Message(to_records(*site.answer(kind, from_records(message.content))), reply_to=message)
+            return Message(site.answer(kind, message.content), reply_to=message)
         except ValueError as error:
             return Message(Error(1, str(error)), reply_to=message)
 
@@ -345,7 +347,7 @@ def test_classes_that_a_site_lacks_are_named(tmp_path):
     site = Site(make("FedAvg"), digits(), 1, tmp_path, CPU)
     common = common_settings(site.method, site.data)
     common = {**common, "classes of the samples": [*map(str, range(1, 10)), "ten"]}
-    facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
+    facts = values_of(site.answer("query", records_of({"common": json.dumps(common)})))
     assert facts["refusal"] == (
         "the site of client 1 has other settings than the server: classes of the samples lack ten and add 0: give the site the "
         "server's classes; in an image folder, one without samples has an empty folder"
@@ -381,7 +383,7 @@ def test_long_values_are_cut_where_they_are_alike(server, site, shown):
 def test_a_site_of_another_version_is_refused(tmp_path):
     site = Site(make("FedAvg"), digits(), 1, tmp_path, CPU)
     common = {**common_settings(site.method, site.data), "the version of fl-lightning": "0.0.9"}
-    facts = site.answer("query", Parcel({"common": json.dumps(common)}, {})).numbers
+    facts = values_of(site.answer("query", records_of({"common": json.dumps(common)})))
     assert facts["refusal"].startswith(
         "the site of client 1 has other settings than the server: the version of fl-lightning is "
         f"{fl_lightning.__version__}, 0.0.9 at the server: install the server's version at the site"
@@ -470,26 +472,53 @@ def test_all_samples_of_a_site_are_its_clients(tmp_path):
 
 def test_requests_of_other_clients_are_refused(tmp_path):
     site = Site(make("FedAvg"), digits(), 2, tmp_path, CPU)
-    numbers, arrays = to_plain(pack(Request(1, 1, seed=0)))
-    common = json.dumps(common_settings(site.method, site.data))
+    request = to_records(pack(Request(1, 1, seed=0)), common=json.dumps(common_settings(site.method, site.data)))
     with pytest.raises(ValueError, match="a request for client 1 came to the site of client 2"):
-        site.answer("train", Parcel({**numbers, "common": common}, arrays))
+        site.answer("train", request)
 
 
-def test_plain_values_are_the_same_bits():
-    """Of each type that a message has, with and without dimensions."""
+def over_the_link(records: RecordDict) -> RecordDict:
+    """As it comes out of a site's socket."""
+    here, there = Pipe()
+    send(here, records)
+    return receive(there)
+
+
+def test_tensors_in_records_keep_their_bits():
+    """Of each type that a message has, with and without dimensions, on both ways between server and site."""
     tensors = {
         "a/b.weight": torch.randn(2, 3),
+        "transposed": torch.randn(2, 3).T,
+        "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+        "every other": torch.arange(8)[::2],
         "flag": torch.tensor(True),
         "steps": torch.tensor(2**53 + 1),
         "weight": torch.tensor(1 / 3, dtype=torch.float64),
+        "not a number": torch.tensor(torch.nan, dtype=torch.float64),
         "loss": torch.tensor([torch.nan], dtype=torch.float64),
         "scale": torch.tensor(0.1),
+        "half": torch.tensor([-0.0, 0.1], dtype=torch.float16),
         "nothing/~": torch.empty(0, dtype=torch.uint8),
         "double": torch.randn(3, dtype=torch.float64),
     }
-    there = from_plain(*from_records(to_records(*to_plain(tensors))))
+    records = over_the_link(to_records(tensors, common="text"))
+    assert values_of(records)["common"] == "text"
+    there = from_records(records)
     assert there.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert there[name].dtype == tensor.dtype, name
-        torch.testing.assert_close(there[name], tensor, rtol=0, atol=0, equal_nan=True)
+        assert (there[name].dtype, there[name].shape) == (tensor.dtype, tensor.shape), name
+        assert there[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+
+
+def test_a_type_that_numpy_lacks_is_refused():
+    with pytest.raises(TypeError, match="BFloat16"):
+        to_records({"weight": torch.ones(2, dtype=torch.bfloat16)})
+
+
+def test_code_in_an_array_is_refused(tmp_path):
+    """An array of Python objects is a pickle, which would run when it is loaded."""
+    file = io.BytesIO()
+    np.save(file, np.array([tmp_path], dtype=object), allow_pickle=True)
+    records = over_the_link(records_of({}, {"weight": Array("object", (1,), "numpy.ndarray", file.getvalue())}))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        from_records(records)
