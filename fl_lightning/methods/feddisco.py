@@ -58,16 +58,16 @@ class FedDisco(FederatedModule):
 def disco_weights(sizes: Sequence[float], label_counts: Tensor, a: float, b: float) -> list[float]:
     """``max(0, n_k - a d_k + b)`` for K clients: the weights of the mean up to their sum.
 
-    ``n_k`` is a client's share of the sizes, ``d_k`` the share of ``sum_c q_c log(C q_c)`` with q the shares of its classes;
-    where all clients' classes are even, each ``d_k`` is 0.
+    ``n_k`` is a client's share of the sizes, ``d_k`` the share of ``sum_c q_c log(C q_c)`` with q the shares of its classes.
+    ``d_k`` is 0 for a client without any label, as with ``MultiLabel``, and for each where all clients' classes are even.
 
     Args:
         sizes: (K,), above 0.
-        label_counts: (K, C), a row of each client, with at least one sample.
+        label_counts: (K, C), a row of each client.
         a, b: of :class:`FedDisco`.
     """
     counts = label_counts.double().cpu()
-    shares = counts / counts.sum(dim=1, keepdim=True)
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp_min(1)  # a row of zeros has no shares
     gaps = torch.special.xlogy(shares, shares * counts.shape[1]).sum(dim=1).clamp_min(0)  # rounding is not a gap
     total = gaps.sum()
     n, d = torch.tensor(sizes, dtype=torch.float64), gaps / total if total > 0 else gaps

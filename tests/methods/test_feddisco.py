@@ -24,6 +24,12 @@ def test_even_clients_have_no_discrepancy():
     assert disco_weights([1, 3], torch.tensor([[2, 2], [6, 6]]), 0.5, 0.0) == pytest.approx([0.25, 0.75])
 
 
+def test_a_client_without_a_label_has_no_discrepancy():
+    """KL = 0 for even classes, log 2 for one class, 0 for none: ``d = (0, 1, 0)``, and all n_k are 1/3."""
+    weights = disco_weights([1, 1, 1], torch.tensor([[1, 1], [2, 0], [0, 0]]), 0.25, 0.1)
+    assert weights == pytest.approx([1 / 3 + 0.1, 1 / 3 - 0.25 + 0.1, 1 / 3 + 0.1])
+
+
 @pytest.mark.parametrize("tiny", ["sgd", "momentum tce"], indirect=True)
 @pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
 def test_rounds_equal_a_weighted_mean(tiny, weighting):
