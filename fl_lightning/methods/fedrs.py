@@ -30,6 +30,7 @@ class FedRS(FederatedModule):
     """
 
     needs = Needs(data=DataNeeds(classes=True))
+    unprotected = ("the classes that a client holds",)
 
     def __init__(self, net: Net, alpha: float = 0.5, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)

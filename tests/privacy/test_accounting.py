@@ -1,5 +1,6 @@
 """What is said of epsilon: equal to Opacus's accountant for the same schedule, and nothing without accounting."""
 
+import copy
 import json
 
 import pytest
@@ -10,8 +11,16 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import PrivacyBudget, RunSummary
-from fl_lightning.losses import MaskedCrossEntropy, TruncatedCrossEntropy
-from fl_lightning.methods import SCAFFOLD, FedCurv, FedNTD, FedProx, FedReg, Flashback
+from fl_lightning.data import from_arrays
+from fl_lightning.losses import (
+    CalibratedCrossEntropy,
+    CrossEntropy,
+    MaskedCrossEntropy,
+    ReweightedSoftmax,
+    TruncatedCrossEntropy,
+    WeightedCrossEntropy,
+)
+from fl_lightning.methods import SCAFFOLD, FedCurv, FedETF, FedLMD, FedNTD, FedProx, FedReg, FedRoD, FedRS, Flashback
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.privacy.defence import epsilon
 from fl_lightning.state.atomic_files import atomic_save
@@ -196,7 +205,11 @@ def test_the_file_and_the_table_say_what_was_spent(main, tmp_path, read_scalars)
         (FedReg, {}, (REHEARSAL,)),
         (FedReg, {"modified_gradients": True}, (REHEARSAL,)),
         (Flashback, {}, ("the label counts that clients send",)),
+        (FedRS, {}, ("the classes that a client holds",)),
+        (FedLMD, {}, ("the majority classes",)),
+        (FedRoD, {}, ("the label counts in the loss",)),
         (FedAvg, {"loss": TruncatedCrossEntropy()}, ("the label counts in the loss",)),
+        (FedAvg, {"loss": WeightedCrossEntropy()}, ("the label counts in the loss",)),
         (FedCurv, {"loss": MaskedCrossEntropy()}, ("the label counts in the loss", "the Fisher information")),
         (FedAvg, {"tasks": TaskLearner()}, ("the validation loss that steers learning rates",)),
         (FedAvg, {"tasks": EWC()}, ("the validation loss that steers learning rates", "the Fisher information")),
@@ -207,6 +220,36 @@ def test_what_epsilon_does_not_cover_is_said(method, settings, expected):
     trained = method(nn.Linear(4, 3), privacy=DPSGD(1.0), **settings)
     assert trained.privacy.not_covered(trained) == expected
     assert UserLevelDP(1.0).not_covered(trained) == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"),
+    [
+        *((FedAvg, loss()) for loss in (CrossEntropy, TruncatedCrossEntropy, ReweightedSoftmax, MaskedCrossEntropy)),
+        (FedAvg, CalibratedCrossEntropy()),
+        (FedAvg, WeightedCrossEntropy([1.0, 2.0, 3.0])),
+        *((method, CrossEntropy()) for method in (FedProx, FedNTD, FedETF, FedRS)),
+    ],
+)
+def test_what_moves_an_update_further_than_the_noise_covers_is_said(fit, method, loss):
+    """Another class of one sample moves the noiseless step by at most 2 C / (q n), its old and its new gradient, or is said.
+
+    That sample is the only one of its class, which the net gives most of the probability.
+    """
+    torch.manual_seed(0)
+    inputs, count, clip = torch.randn(60, 4, dtype=torch.float64), 30, 1e-3
+    net, ends = nn.Linear(4, 3).double(), []
+    net.bias.data[2] = 3.0
+    for last in (1, 2):
+        targets = torch.cat([torch.arange(59) % 2, torch.tensor([last])])
+        data = from_arrays(inputs, targets, [range(60)], batch_size=count, classes=list("abc"))
+        privacy = DPSGD(1e-9, clip, accounting=True)
+        step = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=1.0), "local_steps": 1}
+        trained = method(copy.deepcopy(net), loss=loss, privacy=privacy, **step)
+        fit(trained, data, 1, precision="64-true")
+        ends.append(torch.cat([weight.detach().flatten() for weight in trained.net.parameters()]))
+    is_covered = (ends[0] - ends[1]).norm() <= 2 * clip / count * (1 + 1e-6)
+    assert is_covered == (trained.released_without_noise == ())
 
 
 def test_the_summary_says_what_epsilon_does_not_cover(fit, toy_data, capsys):

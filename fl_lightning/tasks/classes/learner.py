@@ -97,6 +97,8 @@ class ClassLearner(Learner):
         super().begin_run()
         num_tasks = 1 if self.method.federation is None else self.data.class_streams.num_tasks
         self.clocks = TaskClocks(1, num_tasks, self.rounds_per_task)
+        if self.method.federation is not None and self.data.class_streams.blurry:
+            self.unprotected = (*self.unprotected, "the classes that a client holds")
 
     def follow_buffers(self) -> None:
         """The clock on the host, for decisions there and for the data module, and the classes seen in the net."""

@@ -11,6 +11,7 @@ from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.privacy import DPSGD
 from fl_lightning.tasks import (
     EWC,
     GLFC,
@@ -208,6 +209,13 @@ def test_blurry_borders_end_in_numbers(arriving, method, engine, tmp_path):
     again = arriving.new_data(tasks, val_fraction=0.2)
     resumed = arriving.train(method, again, ckpt_path=tmp_path / "step=3.ckpt", callbacks=[FitModels()], **settings)
     arriving.assert_same(resumed.net, trained.net, atol=0)
+
+
+@pytest.mark.parametrize(("blurry", "said"), [(0.0, ()), (0.2, ("the classes that a client holds",))])
+def test_blurry_borders_let_updates_tell_who_holds_what(arriving, blurry, said):
+    """The classes that compete are those of the task, or those that the client holds, which DP-SGD does not hide."""
+    trained = arriving.train(ClassLearner, arriving.new_data(ClassStream(3, blurry=blurry)), rounds=1, privacy=DPSGD(1.0))
+    assert trained.released_without_noise == said
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
