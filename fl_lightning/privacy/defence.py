@@ -146,6 +146,24 @@ class Privacy(ABC):
         return epsilon(releases, self.delta)
 
 
+def refuse_half_precision(method: FederatedAlgorithm, precision: str, defence: str) -> None:
+    """Refuse trained weights in half precision: rounding after the clipping could lengthen what was clipped.
+
+    Args:
+        precision: precision of the trainer, such as ``32-true``.
+
+    Raises:
+        ValueError: if a trained weight has fewer than 32 bits, or will have.
+    """
+    if precision in ("bf16-true", "16-true"):
+        raise ValueError(f"trainer.precision is {precision}, but {defence} takes norms in full precision: use 32-true")
+    for name, weight in method.trained_weights(method.net).items():
+        if weight.itemsize < 4:
+            raise ValueError(
+                f"model.net has {name} in {weight.dtype}, but {defence} takes norms in full precision: give net.float()"
+            )
+
+
 def refuse_batch_norm(net: nn.Module, defence: str) -> None:
     """Refuse BatchNorm, which mixes the samples of a batch, and any norm with running statistics, which have no noise.
 

@@ -22,7 +22,7 @@ from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import stream_seed
-from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
+from fl_lightning.privacy.defence import Privacy, refuse_batch_norm, refuse_half_precision
 from fl_lightning.protocol import Batch, Client, Gradients, Losses, NetInputs, Penalty, Protection, State
 
 _TINY = 1e-6  # Opacus's, added to norms that are divided by
@@ -58,7 +58,8 @@ class DPSGD(Privacy):
 
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         refuse_batch_norm(method.net, "DP-SGD")
-        if "mixed" in precision or precision in ("bf16-true", "16-true"):
+        refuse_half_precision(method, precision, "DP-SGD")
+        if "mixed" in precision:
             raise ValueError(f"trainer.precision is {precision}, but DP-SGD takes norms in full precision: use 32-true")
         if self.accounting and (method.needs.data.task_streams or method.needs.data.arriving_classes):
             raise ValueError(

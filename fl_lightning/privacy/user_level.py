@@ -15,7 +15,7 @@ from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
 from fl_lightning.functional.random_streams import stream_seed
-from fl_lightning.privacy.defence import Privacy, refuse_batch_norm
+from fl_lightning.privacy.defence import Privacy, refuse_batch_norm, refuse_half_precision
 from fl_lightning.protocol import Learner, Protection, State, Update, Upload, overridden
 
 _EVERYBODY = -1
@@ -37,6 +37,7 @@ class UserLevelDP(Privacy):
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         name, ours = type(method).__name__, FederatedAlgorithm
         refuse_batch_norm(method.net, "UserLevelDP")
+        refuse_half_precision(method, precision, "UserLevelDP")
         if method.server_weighting != "uniform" or overridden(method, ours.update_weight):
             raise ValueError(
                 f"model.server_weighting is {method.server_weighting}, but UserLevelDP bounds clients that count equally: "

@@ -449,6 +449,11 @@ def test_low_precision_is_refused(fit, toy_data, precision):
         fit(FedAvg(nn.Linear(4, 3), privacy=DPSGD(1.0)), toy_data(), 1, precision=precision)
 
 
+def test_a_net_in_half_precision_is_refused(fit, toy_data):
+    with pytest.raises(ValueError, match=r"^model.net has weight in torch.bfloat16, but DP-SGD takes .*: give net.float\(\)$"):
+        fit(FedAvg(nn.Linear(4, 3).bfloat16(), privacy=DPSGD(1.0)), toy_data(), 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -114,6 +114,48 @@ def test_rounds_equal_a_plain_loop(fit, engine):
     assert_same(train(fit, engine=engine), expected)
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_what_a_client_sends_is_within_the_bound(fit, precision):
+    """From weights of 1, where float32 has steps of 1e-7: the norm of each change, in float64, is C to 1e-5."""
+    norms = []
+
+    class Watched(UserLevelDP):
+        def bound(self, upload, received):
+            bounded = super().bound(upload, received)
+            sent = bounded["weights"].tensors
+            norms.append(float(torch.cat([(sent[name].double() - received[name].double()).flatten() for name in sent]).norm()))
+            return bounded
+
+    net = new_net().float()
+    for weight in net.parameters():
+        nn.init.ones_(weight)
+    train(fit, net=net, privacy=Watched(SIGMA, clip := 1e-2), trainer={"precision": precision})
+    assert norms == pytest.approx([clip] * len(norms), rel=1e-5)
+    assert len(norms) >= 7
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "message"),
+    [
+        (
+            "bf16-true",
+            torch.float32,
+            "trainer.precision is bf16-true, but UserLevelDP takes norms in full precision: use 32-true",
+        ),
+        (
+            "32-true",
+            torch.bfloat16,
+            "model.net has 0.weight in torch.bfloat16, but UserLevelDP takes norms in full precision: give net.float()",
+        ),
+    ],
+)
+def test_half_precision_is_refused(fit, precision, dtype, message):
+    """In bfloat16 near 1, a change of norm .5 is rounded to one of norm .78."""
+    with pytest.raises(ValueError) as error:
+        train(fit, net=new_net().to(dtype), trainer={"precision": precision})
+    assert str(error.value) == message
+
+
 def test_frozen_weights_get_no_noise(fit):
     """Nor count in the norm."""
     net = new_net()
