@@ -152,6 +152,11 @@ class LocalTraining(FederatedNet):
             raise TypeError(f"model.tasks is {tasks!r}, must be a learner of tasks, such as fl_lightning.tasks.EWC()")
         self.tasks = Learner() if tasks is None else tasks
         self.tasks.belong_to(self)
+        if aggregation is not None and overridden(self.tasks, Learner.upload):
+            raise ValueError(
+                f"model.aggregation is {type(aggregation).__name__}, but {type(self.tasks).__name__} in model.tasks also sends "
+                "what it does not protect: use a learner that sends nothing of its own, such as LwF or EWC"
+            )
         separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
         self.needs = self.needs | self.tasks.needs | Needs(each_upload=separate)
         if micro_batch_size is not None:

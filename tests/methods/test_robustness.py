@@ -8,6 +8,7 @@ from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
 from fl_lightning.methods import MOON, FedACG
 from fl_lightning.privacy import UserLevelDP
 from fl_lightning.robustness import ALIE, IPM, RFA, CenteredClipping, CoordinateMedian, Krum, LabelFlip, SignFlip, TrimmedMean
+from fl_lightning.tasks import ICaRL, ServerEWC
 
 ALL = [[0, 1, 2, 3], [0, 1, 2, 3]]
 RULES = [CoordinateMedian(), TrimmedMean(1), Krum(0), Krum(0, kept=2), RFA(), CenteredClipping(0.3, 2)]
@@ -126,6 +127,15 @@ def test_a_round_with_too_few_updates_is_lost(tiny):
             {"aggregation": CoordinateMedian()},
             "model.aggregation is CoordinateMedian, but SCAFFOLD also sends variate, which it does not protect: use a method "
             "that sends weights only, such as FedAvg, FedProx or MOON",
+        ),
+        *(
+            (
+                FedAvg,
+                {"aggregation": CoordinateMedian(), "tasks": learner()},
+                f"model.aggregation is CoordinateMedian, but {learner.__name__} in model.tasks also sends what it does not "
+                "protect: use a learner that sends nothing of its own, such as LwF or EWC",
+            )
+            for learner in (ServerEWC, ICaRL)
         ),
         (FedNova, {"hostile": SignFlip()}, "model.hostile is SignFlip, but FedNova sends no weights: use LabelFlip or another"),
         (
