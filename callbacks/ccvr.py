@@ -24,6 +24,7 @@ from fl_lightning.models.network import inputs_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import evaluate_net, predict_in_batches
 from fl_lightning.protocol.client_state import num_bytes
+from fl_lightning.run.refused_data import check_gives_outputs
 from fl_lightning.run.trainer_settings import callbacks_of
 
 _BATCH, _MOMENTUM = 64, 0.9
@@ -79,13 +80,9 @@ class CCVR(HeadProbe):
 
     def on_train_start(self, trainer: Trainer, module: FederatedModule) -> None:
         inputs, _ = self.probe_samples(module)
+        user = "callback CCVR trains the last linear layer of model.net"
         with trainer.precision_plugin.val_step_context():
-            alike = evaluate_net(module.net, lambda net: net(inputs) - head_of(net)(inputs_of(head_of(net), net, inputs)))
-        if alike.any():
-            raise ValueError(
-                f"callback CCVR trains the last linear layer of model.net, but {type(module.net).__name__} changes its "
-                "outputs: leave the callback out"
-            )
+            check_gives_outputs(head_of(module.net), module.net, inputs, user, "leave the callback out")
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         with trainer.precision_plugin.val_step_context():

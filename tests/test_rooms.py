@@ -135,7 +135,7 @@ def test_what_no_callback_knows_is_found(target):
 
 
 def test_callbacks_know_few_files_of_a_run():
-    """What they derive from, the record that they write, what fits clients once more, sets to ask about, weights of runs."""
+    """What they derive from, their record, what fits clients once more, sets to ask about, weights of runs, a refusal."""
     of_callbacks = [target for module in MODULES if room(module) == "callbacks" for target in imports(module, text(module))]
     files = {target.rpartition(".")[2] for target in of_callbacks if room(target) in ("run", "evaluation")}
     assert files == {
@@ -144,6 +144,7 @@ def test_callbacks_know_few_files_of_a_run():
             "provenance",
             "record_logger",
             "reference_sets",
+            "refused_data",
             "refits",
             "round_callback",
             "trainer_settings",

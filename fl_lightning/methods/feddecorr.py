@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional.loss_reductions import at_least_float32
-from fl_lightning.models.network import class_layer, classifier_of, features_of
+from fl_lightning.models.network import expose_features, outputs_and_features
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, Needs
 
@@ -42,13 +42,13 @@ class FedDecorr(FederatedModule):
         check_range("model.beta", beta, at_least=0, hint="0 is FedAvg")
         self.beta = beta
 
-    def configure_model(self) -> None:
-        super().configure_model()
-        class_layer(self.net, "whose inputs FedDecorr decorrelates")
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        expose_features(self.net, "whose inputs FedDecorr decorrelates")
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        z = features_of(net, batch.inputs)
-        loss = self.loss(classifier_of(net)(z), batch.targets, client.label_counts)
+        outputs, z = outputs_and_features(net, batch.inputs)
+        loss = self.loss(outputs, batch.targets, client.label_counts)
         if self.beta == 0:
             return loss
         # The same for each sample, so the mean over the batch has it once.

@@ -14,6 +14,7 @@ from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
+from fl_lightning.run.refused_data import check_gives_outputs
 
 
 class FedRoD(FederatedModule):
@@ -30,7 +31,8 @@ class FedRoD(FederatedModule):
         the server has: a global model
 
     Raises:
-        ValueError: as the net is built, if its class layer is not found or not linear, or it is a Sequential.
+        ValueError: as the net is built, if its class layer is not found or not linear, or it is a Sequential; before round 1,
+            if it changes the outputs of its class layer.
     """
 
     needs = Needs(data=DataNeeds(classes=True))
@@ -51,6 +53,11 @@ class FedRoD(FederatedModule):
             )
         self._generic = {f"personal_head.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
         self.net.personal_head = copy.deepcopy(classifier)
+
+    def check_data(self) -> None:
+        super().check_data()
+        layer, user = classifier_of(self.net), "model is FedRoD, which adds up the outputs of two class layers of model.net"
+        check_gives_outputs(layer, self.net, self.data.first_inputs(2), user, "use FedPer")
 
     def begin_with(self, stored: State) -> State:
         return {**stored, **{personal: stored[generic] for personal, generic in self._generic.items() if generic in stored}}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import model_contrastive_loss
-from fl_lightning.models.network import class_layer, classifier_of, features_of
+from fl_lightning.models.network import expose_features, outputs_and_features
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, State, Upload
 
@@ -38,18 +38,18 @@ class MOON(FederatedModule):
         check_range("model.temperature", temperature, above=0, hint="the paper uses 0.5")
         self.mu, self.temperature = mu, temperature
 
-    def configure_model(self) -> None:
-        super().configure_model()
-        class_layer(self.net, "whose inputs MOON compares")
+    def adapt_net(self) -> None:
+        super().adapt_net()
+        expose_features(self.net, "whose inputs MOON compares")
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        z = features_of(net, batch.inputs)
-        loss = self.loss(classifier_of(net)(z), batch.targets, client.label_counts)
+        outputs, z = outputs_and_features(net, batch.inputs)
+        loss = self.loss(outputs, batch.targets, client.label_counts)
         if self.mu == 0:
             return loss
         previous = {**client.received_state, **client.state.get("previous", {})}
         z_global, z_previous = (
-            client.evaluate(state, lambda model: features_of(model, batch.inputs))
+            client.evaluate(state, lambda model: outputs_and_features(model, batch.inputs)[1])
             for state in (client.received_state, previous)
         )
         z, z_global, z_previous = (one.flatten(1) for one in (z, z_global, z_previous))

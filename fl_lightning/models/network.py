@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 _CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc", "lm_head")  # in libraries
 _FOUND = "_class_layer"  # attribute of a net: the name of its class layer
+_USED = "_uses_class_layer"  # attribute of a net with a class layer that something relies on
 
 
 class Network(nn.Module):
@@ -74,7 +75,7 @@ def find_class_layer(net: nn.Module, given: str | None = None) -> None:
 
 
 def class_layer(net: nn.Module, why: str) -> str:
-    """The name of a net's class layer, after :func:`find_class_layer`.
+    """The name of a net's class layer, after :func:`find_class_layer`; the net notes that it is used.
 
     Args:
         why: who needs it, for the error.
@@ -88,12 +89,15 @@ def class_layer(net: nn.Module, why: str) -> str:
         raise ValueError(
             f"model.net {type(net).__name__} has a class layer of none of the names {known}, {why}: set model.class_layer"
         )
+    setattr(net, _USED, True)
     return name or "classifier"
 
 
 def of_class_layer(net: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
     """Name patterns of weights with those of the class layer instead of ``classifier.*``, whatever its name is."""
     name = getattr(net, _FOUND, "classifier")
+    if "classifier.*" in patterns:
+        setattr(net, _USED, True)
     return tuple(f"{name}.*" if pattern == "classifier.*" else pattern for pattern in patterns)
 
 
@@ -108,6 +112,39 @@ def features_of(net: Any, inputs: Any) -> Tensor:
     return inputs_of(classifier_of(net), net, inputs) if getattr(net, _FOUND, None) else net.features(inputs)
 
 
+def uses_class_layer(net: nn.Module) -> bool:
+    """Whether anything relies on the class layer of a net that has one."""
+    return hasattr(net, _USED) and (hasattr(net, _FOUND) or _has_parts(net))
+
+
+def expose_features(net: nn.Module, why: str) -> None:
+    """Prepare a net for :func:`outputs_and_features`: a hook, as compiled steps cannot add one.
+
+    Raises:
+        ValueError: of :func:`class_layer`.
+    """
+    layer: Any = net.get_submodule(class_layer(net, why))
+    if _catch not in layer._forward_pre_hooks.values():
+        layer._caught_inputs = None  # the list that inputs are added to, while there is one
+        layer.register_forward_pre_hook(_catch)
+
+
+def outputs_and_features(net: Any, inputs: Any) -> tuple[Tensor, Tensor]:
+    """The outputs of a net and the inputs of its class layer, in one pass, after :func:`expose_features`."""
+    layer: Any = classifier_of(net)
+    layer._caught_inputs = []
+    try:
+        outputs = net(inputs)
+        return outputs, layer._caught_inputs[-1]
+    finally:
+        layer._caught_inputs = None
+
+
+def _catch(layer: Any, arguments: tuple[Tensor, ...]) -> None:
+    if layer._caught_inputs is not None:
+        layer._caught_inputs.append(arguments[0])
+
+
 def inputs_of(layer: nn.Module, net: nn.Module, inputs: Any) -> Tensor:
     """The inputs of a layer of a net for some samples."""
     caught: list[Tensor] = []
@@ -120,4 +157,4 @@ def inputs_of(layer: nn.Module, net: nn.Module, inputs: Any) -> Tensor:
 
 
 def _has_parts(net: nn.Module) -> bool:
-    return hasattr(net, "features") and hasattr(net, "classifier")
+    return hasattr(net, "features") and isinstance(getattr(net, "classifier", None), nn.Module)

@@ -22,6 +22,7 @@ from fl_lightning.data.token_ids import check_token_ids
 from fl_lightning.losses import WeightedCrossEntropy
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.adapters import adapted_layers
+from fl_lightning.models.network import classifier_of, inputs_of, uses_class_layer
 from fl_lightning.objectives import NextToken
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
@@ -53,7 +54,8 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     """Check that there are several classes, and that the net takes the data and has one output per class.
 
     Args:
-        class_layer: the layer that a user has named, which must give the outputs.
+        class_layer: the layer that a user has named, which must give the outputs; None: one that is found by its name must be
+            the last with weights, if anything relies on it.
 
     Raises:
         ValueError: if one of these is false.
@@ -76,7 +78,14 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
     made: list[Any] = []
+    started: list[nn.Module] = []
     layer = net.get_submodule(class_layer or "")
+    watched = net.modules() if class_layer is None and uses_class_layer(net) else ()
+    hooks = [
+        one.register_forward_pre_hook(lambda layer, arguments: started.append(layer))
+        for one in watched
+        if next(one.parameters(recurse=False), None) is not None
+    ]
     hook = layer.register_forward_hook(lambda layer, arguments, output: made.append(output))
     try:
         outputs: object = evaluate_net(net, lambda net: net(placed))
@@ -93,7 +102,8 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             ) from error
         raise _misfit(net, data, inputs, error) from error
     finally:
-        hook.remove()
+        for one in (hook, *hooks):
+            one.remove()
     _check_tokens(net, data)
     if not isinstance(outputs, Tensor):
         raise ValueError(
@@ -101,6 +111,12 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             "that begins with them: wrap it in a net whose forward returns the tensor"
         )
     _check_adapters(net, placed)
+    if started and started[-1] not in {*classifier_of(net).modules()}:
+        names = {one: name for name, one in net.named_modules()}
+        raise ValueError(
+            f"model.net {type(net).__name__} has the layer {names[started[-1]]} after {names[classifier_of(net)]}, which is "
+            f"taken for its class layer by the name: set model.class_layer, such as to {names[started[-1]]}"
+        )
     if class_layer and not any(isinstance(one, Tensor) and outputs.shape[-1] in one.shape[1:] for one in made):
         raise ValueError(
             f"model.class_layer is {class_layer!r}, which does not give the outputs of model.net, of shape "
@@ -123,6 +139,27 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
+        )
+
+
+def check_gives_outputs(layer: nn.Module, net: nn.Module, inputs: NetInputs, user: str, cure: str) -> None:
+    """Refuse a net that changes the outputs of its last layer, which something calls by itself.
+
+    Outputs of minus infinity, of classes that have not arrived, are not compared.
+
+    Args:
+        inputs: of a few samples, where the net is.
+        user: what calls the layer, for the error.
+        cure: another way out than a net that ends with the layer.
+
+    Raises:
+        ValueError: if it changes them.
+    """
+    outputs, alone = evaluate_net(net, lambda net: (net(inputs), layer(inputs_of(layer, net, inputs))))
+    arrived = outputs > float("-inf")
+    if alone.shape != outputs.shape or not torch.allclose(alone[arrived], outputs[arrived]):
+        raise ValueError(
+            f"{user}, but {type(net).__name__} changes its outputs: let the net return them as they are, or {cure}"
         )
 
 

@@ -103,3 +103,27 @@ def test_a_net_that_cannot_have_a_second_class_layer_is_refused(tiny, net):
 
     with pytest.raises(ValueError, match=rf"^model.net .*{type(net).__name__}.* FedRoD gives clients a second"):
         tiny.train(Plain)
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.classifier = nn.Linear(3, 5).double(), nn.Linear(5, 4).double()
+
+    def forward(self, inputs):
+        return self.classifier(self.features(inputs)).log_softmax(dim=1)
+
+
+def test_a_net_that_changes_the_outputs_of_its_class_layer_is_refused(tiny):
+    """The sum of two log softmaxes is none, and their losses would not be bounded."""
+
+    class Plain(FedRoD):
+        def __init__(self, _, **common):
+            super().__init__(Normalised(), **common)
+
+    with pytest.raises(ValueError) as error:
+        tiny.train(Plain, loss=nn.NLLLoss())
+    assert str(error.value) == (
+        "model is FedRoD, which adds up the outputs of two class layers of model.net, but Normalised changes its outputs: let "
+        "the net return them as they are, or use FedPer"
+    )

@@ -1,14 +1,24 @@
 """Which layer of a net is its class layer: found by its name, or named."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from fl_lightning import MOON, FedAvg, FedBABU, FedDecorr, FedPer, FedRoD, LGFedAvg, Trainer
 from fl_lightning.callbacks import FeatureDrift, HeadByClass
 from fl_lightning.data import from_arrays
 from fl_lightning.models import Network
-from fl_lightning.models.network import class_layer, classifier_of, features_of, find_class_layer
+from fl_lightning.models.network import (
+    class_layer,
+    classifier_of,
+    expose_features,
+    features_of,
+    find_class_layer,
+    outputs_and_features,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, TARGETS = torch.randn(60, 4, generator=GENERATOR), torch.randint(0, 3, (60,), generator=GENERATOR)
@@ -50,10 +60,10 @@ def federation():
     return from_arrays(INPUTS[:40], TARGETS[:40], [range(20), range(20, 40)], batch_size=5, **tested)
 
 
-def fitted(method, net, layer, engine, *callbacks):
+def fitted(method, net, layer, engine, *callbacks, **settings):
     """What the server has learned, in the order of the net's weights."""
     torch.manual_seed(0)
-    module = method(net(), class_layer=layer, local_steps=3, engine=engine)
+    module = method(net(), class_layer=layer, local_steps=3, engine=engine, **settings)
     trainer = Trainer(max_steps=2, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[*callbacks])
     trainer.fit(module, datamodule=federation())
     numbers = {name: float(value) for name, value in module.newest.items() if name.startswith(("head/", "drift/"))}
@@ -68,6 +78,69 @@ def test_a_net_of_other_names_learns_as_one_with_parts(method, engine, net, laye
     expected, _ = fitted(method, WithParts, None, engine)
     learned, _ = fitted(method, net, layer, engine)
     assert all(torch.equal(one, other) for one, other in zip(learned, expected, strict=True))
+
+
+class WithLogSoftmax(WithParts):
+    """Logarithms of probabilities, for ``NLLLoss``."""
+
+    def forward(self, inputs):
+        return super().forward(inputs).log_softmax(dim=1)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("method", [MOON, FedDecorr])
+def test_what_a_net_does_after_its_class_layer_counts(method, engine):
+    """Negative log likelihood of a log softmax is cross entropy; of logits it would have no lower bound."""
+    expected, _ = fitted(method, WithParts, None, engine)
+    learned, _ = fitted(method, WithLogSoftmax, None, engine, loss=nn.NLLLoss())
+    torch.testing.assert_close(learned, expected, rtol=0, atol=1e-6)
+
+
+def test_compiled_steps_read_outputs_and_features():
+    """In one graph, which a second call does not compile again; nothing of them is left in the net."""
+    net, inputs = WithLogSoftmax(), INPUTS[:5]
+    expose_features(net, "")
+    expose_features(net, "")
+    backend = CompileCounter()
+    compiled = torch.compile(lambda inputs: outputs_and_features(net, inputs), fullgraph=True, backend=backend)
+    for _ in range(2):
+        outputs, features = compiled(inputs)
+        assert torch.equal(features, net.features(inputs))
+        assert torch.equal(outputs, net.classifier(features).log_softmax(dim=1))
+    assert backend.frame_count == 1
+    assert vars(net.classifier)["_caught_inputs"] is None
+    assert len(net.classifier._forward_pre_hooks) == 1
+
+
+class WithHiddenFc(nn.Module):
+    """Its layer of a known name is not the last one, and has as many outputs as the net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 3)
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.out(self.fc(self.body(inputs)).tanh())
+
+
+@pytest.mark.parametrize(
+    "method", [MOON, FedDecorr, FedRoD, FedPer, LGFedAvg, FedBABU, partial(FedAvg, trained=["classifier.*"])]
+)
+def test_a_known_name_in_the_middle_is_refused(method):
+    """It would be the head, and the class layer would be shared, or not trained."""
+    taken = "which is taken for its class layer by the name: set model.class_layer, such as to out"
+    with pytest.raises(ValueError, match=rf"^model.net WithHiddenFc has the layer out after fc, {taken}$"):
+        fitted(method, WithHiddenFc, None, "sequential")
+
+
+def test_a_known_name_in_the_middle_is_of_no_concern_without_a_class_layer():
+    """FedAvg and named patterns; with ``class_layer`` the last layer is the head."""
+    for method, layer in ((FedAvg, None), (partial(FedPer, personal=["out.*"]), None), (FedPer, "out")):
+        fitted(method, WithHiddenFc, layer, "sequential")
+    module = FedPer(WithHiddenFc(), class_layer="out")
+    module.configure_model()
+    assert module.personal == ("out.*",)
 
 
 def test_callbacks_measure_the_same_layer():

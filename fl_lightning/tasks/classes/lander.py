@@ -31,8 +31,10 @@ from fl_lightning.functional import anchor_loss, soft_cross_entropy
 from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.functional.transfers import on_device
+from fl_lightning.models.network import classifier_of
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 from fl_lightning.protocol.client import Gradients
+from fl_lightning.run.refused_data import check_gives_outputs
 from fl_lightning.tasks.classes.anchored_synthesis import AnchoredSynthesis
 from fl_lightning.tasks.classes.embeddings import ClassEmbeddings
 from fl_lightning.tasks.classes.learner import ClassArguments, frozen_copy
@@ -85,7 +87,8 @@ class LANDER(SynthesisingLearner):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if a value is out of range, the file lacks a class of the data, or the data are not images.
+        ValueError: if a value is out of range, the file lacks a class of the data, the data are not images, or the net changes
+            the outputs of its class layer.
         FloatingPointError: at the end of a task, if the synthesis is not finite.
     """
 
@@ -160,6 +163,11 @@ class LANDER(SynthesisingLearner):
         self.register_buffer("embeddings", self._file.of(self.data.classes).to(weight.device, weight.dtype))
         self.register_buffer("lowest_loss", torch.zeros((), dtype=torch.float64, device=weight.device))
         self.register_buffer("measured_rounds", torch.zeros((), dtype=torch.int64, device=weight.device))
+
+    def check_data(self) -> None:
+        super().check_data()
+        net, user = self.method.net, "model.tasks is LANDER, which calls the class layer of model.net"
+        check_gives_outputs(classifier_of(net), net, self.data.first_inputs(2), user, "use LwF")
 
     def weights_of_terms(self) -> tuple[float, float]:
         """a and b of the present task, from the second one on."""

@@ -21,6 +21,7 @@ from fl_lightning.functional.random_streams import seeded_layers, torch_stream
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.protocol import Batch, Client, Needs
+from fl_lightning.run.refused_data import check_gives_outputs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.generator import Generator, draw_noise
 from fl_lightning.tasks.classes.learner import ClassArguments
@@ -49,7 +50,8 @@ class MFCL(DistillingLearner):
         content_weight, balance_weight, statistics_weight, smoothness_weight: weights in the generator's loss, at least 0.
 
     Raises:
-        ValueError: if a value is out of range, the net has no features, or the data are not images.
+        ValueError: if a value is out of range, the net has no features or changes the outputs of its class layer, or the data
+            are not images.
         FloatingPointError: at the end of a task, if the generator is not finite.
     """
 
@@ -89,6 +91,8 @@ class MFCL(DistillingLearner):
                 "samples is among the new ones: use another learner, such as LwF with model.tasks.softmax_over seen"
             )
         super().check_data()
+        net, user = self.method.net, "model.tasks is MFCL, which calls the class layer of model.net"
+        check_gives_outputs(classifier_of(net), net, self.data.first_inputs(2), user, "use LwF")
 
     def begin_run(self) -> None:
         super().begin_run()

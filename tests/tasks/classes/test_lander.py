@@ -555,3 +555,15 @@ def test_classes_are_even():
     assert found[:6] == [0, 1, 2, 0, 1, 2]
     assert found[6] in (0, 1, 2)
     assert len(even_classes(2, 3, torch.Generator())) == 2
+
+
+def test_a_net_that_changes_the_outputs_of_its_class_layer_is_refused(arriving):
+    """Of the classes that have arrived; minus infinity of the others is the head's own."""
+    net = arriving.new_net()
+    net.register_forward_hook(lambda net, inputs, outputs: outputs.log_softmax(dim=1))
+    with pytest.raises(ValueError) as error:
+        arriving.train(LANDER, net=net, **SMALL)
+    assert str(error.value) == (
+        "model.tasks is LANDER, which calls the class layer of model.net, but TinyNet changes its outputs: let the net return "
+        "them as they are, or use LwF"
+    )

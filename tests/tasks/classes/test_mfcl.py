@@ -157,3 +157,15 @@ def test_what_does_not_fit_is_refused(arriving):
         with pytest.raises(ValueError) as error:
             MFCL(**settings)
         assert str(error.value) == message
+
+
+def test_a_net_that_changes_the_outputs_of_its_class_layer_is_refused(arriving):
+    """Of the classes that have arrived; minus infinity of the others is the head's own."""
+    net = arriving.new_net()
+    net.register_forward_hook(lambda net, inputs, outputs: outputs.log_softmax(dim=1))
+    with pytest.raises(ValueError) as error:
+        arriving.train(MFCL, net=net)
+    assert str(error.value) == (
+        "model.tasks is MFCL, which calls the class layer of model.net, but TinyNet changes its outputs: let the net return "
+        "them as they are, or use LwF"
+    )
