@@ -5,8 +5,8 @@ CVPR 2024. arXiv 2403.14101. We could read only the abstract of the paper; every
 CIFAR-100. The code does not say which text model produced its embeddings. Departures:
 
 - The bound is on the mean over a batch, as in the code; the abstract speaks of embeddings, within a radius each.
-- The server chooses the model with the lowest mean over clients of the losses, in the code their sum: with the same clients in
-  every round these have the same order, and a client that fails in a round does not make it the best.
+- The server compares rounds by the mean loss of a local step. The code compares sums over steps and clients, which are lowest
+  where the fewest samples are. With the same clients and steps in every round both have the same order.
 - The code stores images from the last round of the warm-up on, 10,496, and uses the first 10,000 by the names of their files.
   Here the 10,240 images of the rounds after it are used. The boundary term begins with them; in the code the student has
   learned for three rounds before.
@@ -54,8 +54,8 @@ class LANDER(SynthesisingLearner):
     ``v = sqrt(o / C_t)``, ``a = present (1 + 1/u) / v`` and ``b = distillation u v``.
 
     No sample is kept. A task ends with the model that the server sent in the round in which clients' losses were lowest: the
-    sum of each client's over the steps of its first epoch, mean over clients. Then the server trains a new generator of images
-    from embeddings, and a new student, against this model, the teacher:
+    mean over the steps of their first epochs, each step of each client counted once. Then the server trains a new generator of
+    images from embeddings, and a new student, against this model, the teacher:
 
     - The generator's loss is ``w_bn L_bn + w_ce CE(z, y) + w_adv L_adv + l L_ltc``, with the logits z and h of the teacher. The
       first three terms are TARGET's. Its linear layers are drawn anew in each round of synthesis. The mean and the standard
@@ -95,7 +95,7 @@ class LANDER(SynthesisingLearner):
     embeddings: Tensor
     """(C, width), of the classes in their order of arrival. A run is resumed only with the same numbers, from any file."""
     lowest_loss: Tensor
-    """A scalar, the mean loss of the best round of this task."""
+    """A scalar, the mean loss of a local step in the best round of this task."""
     measured_rounds: Tensor
     """A scalar, the rounds of this task with a loss so far."""
 
@@ -208,7 +208,8 @@ class LANDER(SynthesisingLearner):
         return gradients, loss
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
-        return {_LOSS: Weighted({"sum": self.state_of(client).pop(_LOSS)}, 1.0)}
+        steps = min(self.data.steps_per_epoch(client.index), client.num_steps)
+        return {_LOSS: Weighted({"mean": self.state_of(client).pop(_LOSS) / steps}, float(steps))}
 
     # At the server --------------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class LANDER(SynthesisingLearner):
         """Keep the model that these clients received, which the net still holds, if it is the best so far."""
         if _LOSS not in reduced.names:
             return
-        loss = reduced.mean(_LOSS)["sum"]
+        loss = reduced.mean(_LOSS)["mean"]
         is_best = (self.measured_rounds == 0) | (loss < self.lowest_loss)
         self.lowest_loss.copy_(torch.where(is_best, loss, self.lowest_loss))
         self._take(is_best, self.method.server_states.tensors("best_model"), tensors_of(self.method.net))

@@ -10,7 +10,7 @@ from class_names import embeddings_of
 from torch import nn
 
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import RandomCrop, RandomHorizontalFlip, Samples
+from fl_lightning.data import Devices, RandomCrop, RandomHorizontalFlip, Samples
 from fl_lightning.data.prepared_samples import Preparation
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.tasks import LANDER, ClassLearner
@@ -63,9 +63,9 @@ def squared_mean(difference):
     return sum(number**2 for row in difference for number in row) / difference.numel()
 
 
-def plain_run(arriving, seen, anchors, pre, cur, anchor_weight=ANCHOR, radius=RADIUS):
+def plain_run(arriving, seen, anchors, pre, cur, anchor_weight=ANCHOR, radius=RADIUS, cohorts=None):
     """All rounds; the images are those that the run had, all else is written out. Gives the weights and the lowest losses."""
-    start = SimpleNamespace(teacher={}, sums={}, models={}, lowest={})
+    start = SimpleNamespace(teacher={}, losses={}, models={}, lowest={})
 
     def new_net():
         net = type(arriving).new_net(arriving)
@@ -81,8 +81,7 @@ def plain_run(arriving, seen, anchors, pre, cur, anchor_weight=ANCHOR, radius=RA
             u, v = math.log(visit.seen / 2 + 1) / math.log(2), (visit.first / visit.seen) ** 0.5
             loss = cur * (1 + 1 / u) / v * loss + pre * u * v * kept(visit, weights)
         start.models.setdefault(visit.round, visit.received)
-        start.sums.setdefault(visit.round, {}).setdefault(visit.client, 0.0)
-        start.sums[visit.round][visit.client] += loss.item()
+        start.losses.setdefault(visit.round, []).append(loss.item())
         return loss
 
     def kept(visit, weights):
@@ -99,7 +98,7 @@ def plain_run(arriving, seen, anchors, pre, cur, anchor_weight=ANCHOR, radius=RA
 
     def after_task(visit, weights):
         rounds = [visit.round - 1, visit.round]
-        means = {round: sum(start.sums[round].values()) / 3 for round in rounds}
+        means = {round: sum(start.losses[round]) / len(start.losses[round]) for round in rounds}
         start.lowest[visit.round] = min(means.values())
         best = start.models[min(rounds, key=means.get)]
         weights.update({name: weight.clone() for name, weight in best.items()})
@@ -107,7 +106,7 @@ def plain_run(arriving, seen, anchors, pre, cur, anchor_weight=ANCHOR, radius=RA
 
     plain = type(arriving)(None)
     plain.new_net = new_net
-    return plain.plain(objective, after_task=after_task), start.lowest
+    return plain.plain(objective, after_task=after_task, cohorts=cohorts), start.lowest
 
 
 @pytest.mark.parametrize(("pre", "cur", "anchor_weight", "radius"), [(0.7, 0.6, ANCHOR, RADIUS), (0.0, 0.6, 0.0, RADIUS)])
@@ -122,6 +121,30 @@ def test_all_tasks_equal_the_equations(arriving, pre, cur, anchor_weight, radius
     arriving.assert_same(trained.net, expected)
     assert {round: seen.lowest[round] for round in lowest} == pytest.approx(lowest, abs=1e-9)
     assert bool(seen.images[6].any()) == (pre > 0)
+
+
+def test_a_cohort_with_few_steps_is_no_better_for_it(arriving):
+    """One client in a task's first round, then all: the lowest loss of a step decides, not the lowest sum over an epoch."""
+    cohorts, seen = [[2], [0, 1, 2]] * 3, Rounds()
+    settings = {**SMALL, "distillation": 0.0, "present": 0.6, "anchor_weight": ANCHOR, "radius": RADIUS}
+    trained = arriving.train(LANDER, arriving.new_data(cohorts=cohorts), callbacks=[seen], **settings)
+    expected, lowest = plain_run(arriving, seen, rows_of(trained.data.classes), 0.0, 0.6, cohorts=cohorts)
+    arriving.assert_same(trained.net, expected)
+    assert {round: seen.lowest[round] for round in lowest} == pytest.approx(lowest, abs=1e-9)
+
+
+@pytest.mark.parametrize("cut_by", ["local_steps", "devices"])
+def test_the_loss_is_of_the_steps_that_were_taken(arriving, cut_by, tmp_path):
+    """Two steps of each client, fewer than an epoch has: the mean of what the clients report."""
+    path = tmp_path / "speeds.csv"
+    path.write_text("client,samples_per_second,download,upload\n" + "".join(f"{k},1,1e9,1e9\n" for k in range(3)))
+    slow = {"devices": Devices(str(path), deadline=15.0, partial_work=True)} if cut_by == "devices" else {}
+    data, seen = arriving.new_data(**slow), Rounds()
+    steps = {"local_steps": 2} if cut_by == "local_steps" else {}
+    trained = arriving.train(LANDER, data, rounds=1, callbacks=[seen], **steps, **SMALL)
+    assert min(data.steps_per_epoch(client) for client in range(3)) > 2
+    losses = trained.seen.rounds[0].losses
+    assert seen.lowest[1] == pytest.approx(sum(losses) / 3, abs=1e-12)
 
 
 def test_the_first_round_without_an_anchor_is_fine_tuning(arriving):
@@ -142,7 +165,7 @@ def test_features_within_the_radius_are_free(arriving):
 
 
 class Reduced:
-    """A round's loss, mean over clients."""
+    """A round's loss, mean over steps."""
 
     names = ("first_epoch_loss",)
 
@@ -150,7 +173,7 @@ class Reduced:
         self.loss = torch.tensor(loss, dtype=torch.float64)
 
     def mean(self, name):
-        return {"sum": self.loss}
+        return {"mean": self.loss}
 
 
 def test_a_task_ends_with_the_best_model_that_was_sent(arriving):
