@@ -65,7 +65,7 @@ class APFL(SecondModel):
 
     def personal_model(self, shared: State, state: ClientState) -> State:
         personal = super().personal_model(shared, state)
-        return self._mixture(personal, shared, state.method.get("share", self.share))
+        return self._mixture(personal, {**shared, **state.weights}, state.method.get("share", self.share))
 
     def _mixture(self, personal: State, weights: State, share: Tensor | float) -> State:
         """Both models' weights mixed, and the buffers of the personal one."""

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
+from fl_lightning.models.federated_net import global_tensors
 from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
@@ -40,7 +41,8 @@ class FedRoD(FederatedModule):
 
     @property
     def has_global_model(self) -> bool:
-        return True
+        """Whether only the personal head stays with clients."""
+        return not any(self.is_personal(name) for name in global_tensors(self) if name not in self._generic)
 
     def adapt_net(self) -> None:
         super().adapt_net()

@@ -78,4 +78,4 @@ class PFedMe(FederatedModule):
         return [self.penalty * (weight - theta[name]) for name, weight in weights.items()], losses[0]
 
     def personal_model(self, shared: State, state: ClientState) -> State:
-        return {**shared, **state.method.get("model", {})}
+        return {**super().personal_model(shared, state), **state.method.get("model", {})}

@@ -72,6 +72,22 @@ def test_with_share_0_clients_use_the_global_weights(tiny):
     tiny.assert_same({name: kept[name] for name in start}, start, atol=0)
 
 
+def test_a_part_that_clients_keep_is_mixed_too(tiny):
+    """With share 0 a client uses its own head on the global body, as in FedAvg with a personal head; else half of each."""
+    net, heads = tiny.rounds_with_personal_parts(lambda name: name.startswith("classifier"))
+    of_global, of_both = (
+        tiny.train(APFL, share=share, share_steps="never", personal=("classifier.*",)) for share in (0.0, 0.5)
+    )
+    for client, head in heads.items():
+        w, v = tiny.new_net(), tiny.new_net()
+        w.load_state_dict({**net.state_dict(), **head})
+        v.load_state_dict(of_both.stored.states.read(client).method["model"])
+        tiny.assert_personal(of_both, client, mixed(v, w, 0.5))
+        statistics = of_global.stored.states.read(client).method["model"]
+        w.load_state_dict({**w.state_dict(), **{name: statistics[name] for name, _ in w.named_buffers()}})
+        tiny.assert_personal(of_global, client, w)
+
+
 def test_with_share_1_clients_train_alone(tiny):
     """Plain visits, one after another, from the initial net."""
     method, personal = tiny.train(APFL, share=1.0, share_steps="never"), {}

@@ -65,6 +65,14 @@ def test_rounds_equal_both_objectives(tiny):
     assert method.has_global_model
 
 
+@pytest.mark.parametrize("settings", [{"batch_norm_buffers": "local"}, {"personal": ("features.0.*",)}])
+def test_there_is_no_global_model_where_clients_keep_more_than_a_head(tiny, settings):
+    """Its net would have initial values in the parts that clients keep: only their models are evaluated."""
+    method = tiny.train(FedRoD, **settings)
+    assert not method.has_global_model
+    assert method.keeps_models
+
+
 def test_the_global_model_of_balanced_clients_is_fedavgs(tiny):
     """Clients with each class equally often: the balanced softmax is cross entropy, whatever heads do."""
     targets = torch.tensor([0, 1, 2, 3] * 3)

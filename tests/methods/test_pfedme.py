@@ -57,6 +57,30 @@ def test_rounds_follow_algorithm_1(tiny, server_rate, mu, warm_start):
     tiny.assert_personal(method, 1, used)
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_personal"),
+    [
+        ({"batch_norm_buffers": "local"}, lambda name: name.startswith("features.1") and not name.endswith(("weight", "bias"))),
+        ({"personal": ("classifier.*",)}, lambda name: name.startswith("classifier")),
+    ],
+)
+def test_a_client_uses_theta_with_the_parts_that_it_keeps(tiny, settings, is_personal):
+    """Its own running statistics where they are not shared, and its own head, which theta has seen."""
+    thetas = {}
+
+    def one(start, client, round):
+        w, thetas[client] = visit(tiny, start, client, round, PENALTY, 2, RHO, 0.0)
+        return w
+
+    net, kept = tiny.rounds_with_personal_parts(is_personal, one)
+    method = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, **settings)
+    tiny.assert_same(method.net, net)
+    for client, theta in thetas.items():
+        used = tiny.new_net()
+        used.load_state_dict({**net.state_dict(), **kept[client], **dict(theta.named_parameters())})
+        tiny.assert_personal(method, client, used)
+
+
 def test_one_step_of_rate_1_over_lambda_on_one_batch_is_fedavg(tiny):
     """theta = w - g / lambda, so that w moves by eta g, for every lambda."""
     for penalty in (0.5, 20.0):
