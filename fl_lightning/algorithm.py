@@ -385,15 +385,16 @@ class FederatedAlgorithm(LocalTraining):
     def begin_round(self, round: int) -> list[Visit]:
         """Begin a round (counted from 1); returns its cohort."""
         self.round = round
-        self.start_round(round)
         self.tasks.begin_round(round)
+        self.start_round(round)
         self.present_cohort = self.tasks.visits(self.cohort(round))
         return self.present_cohort
 
     def start_round(self, round: int) -> None:
-        """Work at the server before a round (counted from 1), for example between two tasks.
+        """Work at the server before a round (counted from 1), after that of the learner of tasks.
 
-        Unlike :meth:`after_server_step` it runs after the evaluation of the previous round.
+        Unlike :meth:`after_server_step` it runs after the evaluation of the previous round. It can move the net for the round:
+        the learner of tasks has already kept the global model of a task that is over, and drawn new rows of the head.
         """
 
     def cohort(self, round: int) -> list[Visit]:

@@ -201,7 +201,7 @@ class Learner(LocalLearning):
     # Hooks of the server, in the order of a round -------------------------------------------------------------------
 
     def begin_round(self, round: int) -> None:
-        """At the server, after ``start_round``, for example between two tasks."""
+        """At the server, before ``start_round``, for example between two tasks: the net holds the global model."""
 
     def num_there(self, round: int) -> int | None:
         """The number of clients that have joined by a round, the first ones; None: all from the start."""

@@ -5,7 +5,8 @@ import torch
 from class_names import embeddings_of
 from pairs import Pair, paired
 
-from fl_lightning.methods import SCAFFOLD, FedCurv, FedProx
+from fl_lightning.functional.random_streams import torch_stream
+from fl_lightning.methods import SCAFFOLD, FedACG, FedCurv, FedProx
 from fl_lightning.protocol import predict_in_batches
 from fl_lightning.tasks import (
     GLFC,
@@ -33,6 +34,7 @@ METHODS = {
     MFCL: {"generator_steps": 2, "generator_batch": 4, "generated": 2, "noise": 3},
     TARGET: SYNTHESIS,
     LANDER: {**SYNTHESIS, "embeddings": embeddings_of("abcdef"), "generator_steps": 3},
+    Pair(FedACG, LwF): {"mu": 0.3},
 }
 methods = pytest.mark.parametrize(
     "method",
@@ -94,6 +96,25 @@ def test_a_checkpoint_is_a_net_for_use_elsewhere(arriving, method, tmp_path):
     expected = predict_in_batches(trained.net, trained.data.eval_batch_size, inputs)
     torch.testing.assert_close(logits, expected, atol=1e-12, rtol=0)
     assert logits.isfinite().all(dim=0).tolist() == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize(("learner", "kept"), [(LwF, "teacher"), (ServerEWC, "task_anchor")])
+def test_what_is_kept_of_a_task_is_the_global_model_at_its_end(arriving, learner, kept):
+    """Not the point ahead of it from which FedACG's clients start the next task; bit for bit."""
+    trained = arriving.train(Pair(FedACG, learner), rounds=3)
+    end, held = trained.seen.weights[1], trained.server_states.tensors(kept)
+    assert {name: held[name].tolist() for name in end} == {name: weight.tolist() for name, weight in end.items()}
+
+
+def test_rows_drawn_for_a_task_outlast_a_lost_round(arriving):
+    """Client 1, whose samples are infinite, is alone in the first round of task 2: FedACG steps back to the drawn rows."""
+    data = arriving.new_data(cohorts=[[0, 1, 2], [0, 1, 2], [1]])
+    trained = arriving.train(Pair(FedACG, ClassLearner), data, rounds=3, poisoned=1)
+    assert trained.seen.rounds[2].lost
+    _, before, after = trained.seen.weights
+    drawn = torch.rand(2, 3, generator=torch_stream(0, 1, -1, "rows of the head"), dtype=torch.float64)
+    before["classifier.weight"][2:4], before["classifier.bias"][2:4] = (2 * drawn - 1) / 3**0.5, 0.0
+    arriving.assert_same(after, before, atol=1e-15)
 
 
 class Broken(torch.optim.SGD):
