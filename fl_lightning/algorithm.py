@@ -7,7 +7,7 @@ through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is t
 
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatch
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal
 
 import torch
@@ -285,7 +285,8 @@ class LocalTraining(FederatedNet):
     def gradients_of_model(self, model: State, net: nn.Module, batch: Batch, client: Client) -> tuple[State, Tensor]:
         """Gradients of the mean of ``client_loss`` at another model, by the names of its weights, and that mean.
 
-        Under DP-SGD they are clipped per sample, with noise.
+        The penalty of the learner of tasks at that model is part of them, ``client_penalty`` is not. Under DP-SGD the gradients
+        of the loss are clipped per sample, with noise.
 
         Args:
             model: trained weights and buffers by name, as in ``client.state``; running statistics in it are updated instead of
@@ -294,9 +295,8 @@ class LocalTraining(FederatedNet):
         weights, present = self.trained_weights(net), dict(net.named_buffers())
         buffers = {name: tensor for name, tensor in model.items() if name in present}
         at = [model.get(name, weight) for name, weight in weights.items()]
-        gradients, loss = client.estimate(
-            net, batch, client, lambda: self.client_loss(net, batch, client), at=at, buffers=buffers or None
-        )
+        losses, penalty = partial(self.client_loss, net, batch, client), partial(self.tasks.client_penalty, net, client)
+        gradients, loss = client.estimate(net, batch, client, losses, penalty, at=at, buffers=buffers or None)
         model |= buffers
         return dict(zip(weights, gradients, strict=True)), loss
 

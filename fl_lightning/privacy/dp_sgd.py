@@ -127,9 +127,11 @@ class NoisyGradient:
         batch_size = len(batch.targets)
         divisor = batch_size if client.expected_batch_size is None else client.expected_batch_size
         if batch_size == 0:  # many nets cannot take an empty batch
-            losses, at, buffers = partial(weights[0].new_zeros, 0), None, None
-        with _holding(weights, at), _holding_buffers(net, buffers):
-            clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
+            losses, buffers = partial(weights[0].new_zeros, 0), None
+        with _holding(weights, at):
+            with _holding_buffers(net, buffers):
+                clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
+            pulls = self._pulls(client, penalty)
         seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
         noise = torch.Generator(weights[0].device).manual_seed(seed)
         scale = self.noise_multiplier * self.clipping_norm
@@ -137,15 +139,17 @@ class NoisyGradient:
             (total + scale * torch.randn(total.shape, generator=noise, dtype=total.dtype, device=total.device)) / divisor
             for total in clipped
         ]
-        return self._with_penalty(noisy, client, penalty), values.detach().sum() / divisor
+        if pulls is not None:
+            noisy = [gradient + pull for gradient, pull in zip(noisy, pulls, strict=True)]
+        return noisy, values.detach().sum() / divisor
 
     @staticmethod
-    def _with_penalty(gradients: Sequence[Tensor], client: Client, penalty: Penalty | None) -> Sequence[Tensor]:
+    def _pulls(client: Client, penalty: Penalty | None) -> Sequence[Tensor] | None:
+        """The penalty's gradients at the weights that the net holds; None: it depends on no weight."""
         value = 0.0 if penalty is None else penalty()
         if not isinstance(value, Tensor) or not value.requires_grad:
-            return gradients
-        pulled, _ = client.differentiate(lambda: (value, value))
-        return [gradient + pull for gradient, pull in zip(gradients, pulled, strict=True)]
+            return None
+        return client.differentiate(lambda: (value, value))[0]
 
 
 def clipped_sum(

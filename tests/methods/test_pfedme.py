@@ -9,15 +9,16 @@ from declared_by_tests import STATISTICS, Cost
 
 from fl_lightning import FedAvg, PFedMe
 from fl_lightning.privacy import DPSGD
+from fl_lightning.tasks import L2SP
 
 COSTS = {"PFedMe": Cost(client=(1, 0, -STATISTICS))}
 
 PENALTY, RHO = 3.0, 0.1
 
 
-def visit(tiny, net, client, round, penalty, inner_steps, rho, mu, warm_start=True):
+def visit(tiny, net, client, round, penalty, inner_steps, rho, mu, warm_start=True, pull=0.0):
     """A client's w, whose buffers have seen theta's batches, and theta, after a visit."""
-    w, theta = copy.deepcopy(net).train(), copy.deepcopy(net).train()
+    w, theta, start = copy.deepcopy(net).train(), copy.deepcopy(net).train(), tiny.new_net()
     optimizer = tiny.optimizer(w.parameters())
     optimizer.param_groups[0]["lr"] = tiny.rate(round)
     for inputs, targets in tiny.batches(client, round):
@@ -26,8 +27,8 @@ def visit(tiny, net, client, round, penalty, inner_steps, rho, mu, warm_start=Tr
         for _ in range(inner_steps):
             gradients = torch.autograd.grad(tiny.losses(theta(inputs), targets, client).mean(), list(theta.parameters()))
             with torch.no_grad():
-                for t, g, anchor in zip(theta.parameters(), gradients, w.parameters()):
-                    t -= rho * (g + mu * t + penalty * (t - anchor))
+                for t, g, anchor, first in zip(theta.parameters(), gradients, w.parameters(), start.parameters()):
+                    t -= rho * (g + mu * t + pull * (t - first) + penalty * (t - anchor))
         for weight, t in zip(w.parameters(), theta.parameters()):
             weight.grad = penalty * (weight - t).detach()
         optimizer.step()
@@ -79,6 +80,15 @@ def test_a_client_uses_theta_with_the_parts_that_it_keeps(tiny, settings, is_per
         used = tiny.new_net()
         used.load_state_dict({**net.state_dict(), **kept[client], **dict(theta.named_parameters())})
         tiny.assert_personal(method, client, used)
+
+
+def test_theta_is_pulled_by_the_learner_of_tasks(tiny):
+    """L2SP's pull is part of the objective whose Moreau envelope the server minimises."""
+    method, net = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, tasks=L2SP(0.9)), tiny.new_net()
+    for round, cohort in tiny.rounds:
+        visits = {client: visit(tiny, net, client, round, PENALTY, 2, RHO, 0.0, pull=0.9) for client in cohort}
+        net.load_state_dict(tiny.mean({client: w for client, (w, _) in visits.items()}))
+    tiny.assert_same(method.net, net)
 
 
 def test_one_step_of_rate_1_over_lambda_on_one_batch_is_fedavg(tiny):

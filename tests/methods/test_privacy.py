@@ -9,8 +9,9 @@ from torch import nn
 from fl_lightning import FedAvg, methods
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import stream_seed
-from fl_lightning.methods import MOON, SCAFFOLD, FedCurv, FedDyn, FedProx
+from fl_lightning.methods import MOON, SCAFFOLD, Ditto, FedCurv, FedDyn, FedProx
 from fl_lightning.privacy import DPSGD
+from fl_lightning.tasks import L2SP
 
 SIGMA, CLIP = 0.3, 1.4
 PRIVACY = DPSGD(SIGMA, CLIP)
@@ -114,6 +115,18 @@ def test_fedprox_is_pulled_after_the_noise(tiny, clipped):
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(actual.net, net)
     clipped.assert_some_were_clipped()
+
+
+def test_a_second_model_is_pulled_after_the_noise(tiny, clipped):
+    """L2SP's ``0.7 (v - w_0)`` is taken at Ditto's v, not at the model that the client sends."""
+    actual = tiny.train(Ditto, norm=False, penalty=0.0, tasks=L2SP(0.7), privacy=PRIVACY)
+    start, nets = weights_of(tiny.new_net(norm=False)), {}
+    for round, cohort in tiny.rounds:
+        for client in cohort:
+            before = nets.get(client, tiny.new_net(norm=False))
+            nets[client] = clipped.visit(before, client, round, lambda name, weight: 0.7 * (weight - start[name]))
+    for client, net in nets.items():
+        tiny.assert_same(actual.stored.states.read(client).method["model"], weights_of(net))
 
 
 def test_scaffold_corrects_after_the_noise(tiny, clipped):

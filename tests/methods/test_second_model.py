@@ -1,6 +1,7 @@
 """What a method needs to train a second model, and to train in phases: the hooks, against plain loops."""
 
 import copy
+import math
 from functools import partial
 from itertools import product
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning import FedAvg, Needs
+from fl_lightning import APFL, Ditto, FedAvg, Needs
+from fl_lightning.tasks import L2SP
 
 ENGINES = ["sequential", "vectorized", "captured"]
 
@@ -62,6 +64,39 @@ def test_initial_weights_of_a_file_are_where_the_run_begins(tiny, tmp_path):
     before.trainer.save_checkpoint(tmp_path / "1.ckpt")
     method = tiny.train(LocalModel, initial_weights=str(tmp_path / "1.ckpt"))
     tiny.assert_same(method.initial_model, before.net, atol=0)
+
+
+def trained_alone(tiny, pull=0.0, clip=math.inf, factor=lambda step: 1.0, rounds=None):
+    """Nets by client after plain steps from the initial net, pulled towards it, their gradients clipped, with a factor."""
+    start, nets = tiny.new_net(), {}
+    for round, cohort in tiny.rounds[:rounds]:
+        for client in cohort:
+            net = nets.setdefault(client, tiny.new_net()).train()
+            for step, (inputs, targets) in enumerate(tiny.batches(client, round)):
+                loss = tiny.losses(net(inputs), targets, client).mean()
+                gradients = torch.autograd.grad(loss, list(net.parameters()))
+                with torch.no_grad():
+                    gradients = [g + pull * (w - s) for g, w, s in zip(gradients, net.parameters(), start.parameters())]
+                    scale = min(1.0, clip / (float(torch.cat([g.flatten() for g in gradients]).norm()) + 1e-6))
+                    for weight, gradient in zip(net.parameters(), gradients):
+                        weight -= tiny.rate(round) * factor(step) * scale * gradient
+    return nets
+
+
+def assert_second_models(tiny, method, nets):
+    for client, net in nets.items():
+        tiny.assert_same(method.stored.states.read(client).method["model"], dict(net.state_dict()))
+
+
+ALONE = [(Ditto, {"penalty": 0.0}), (APFL, {"share": 1.0, "share_steps": "never"})]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize(("method", "own"), ALONE)
+def test_second_models_are_pulled_by_the_learner_of_tasks(tiny, method, own, engine):
+    """Where the server's model does not touch them they are trained alone, with the same pull."""
+    trained = tiny.train(method, tasks=L2SP(0.9), engine=engine, **own)
+    assert_second_models(tiny, trained, trained_alone(tiny, pull=0.9))
 
 
 class HeadThenBody(FedAvg):
