@@ -197,10 +197,8 @@ class LocalTraining(FederatedNet):
         """One local step; returns the loss before it."""
         gradients, loss = _accumulated(self, net, batch, client)
         if self.clip_local_gradients is not None:
-            named = zip(self.trained_weights(net), gradients, strict=True)
-            norm = torch.stack([gradient.norm() for name, gradient in named if name not in client.resting]).norm()
-            factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
-            gradients = [gradient * factor for gradient in gradients]
+            named = dict(zip(self.trained_weights(net), gradients, strict=True))
+            gradients = list(self.clipped(named, client).values())
         client.apply(gradients)
         return loss
 
@@ -299,6 +297,14 @@ class LocalTraining(FederatedNet):
         gradients, loss = client.estimate(net, batch, client, losses, penalty, at=at, buffers=buffers or None)
         model |= buffers
         return dict(zip(weights, gradients, strict=True)), loss
+
+    def clipped(self, gradients: State, client: Client) -> State:
+        """Gradients of a local step by name, scaled to a norm of at most ``clip_local_gradients``, if there is such a limit."""
+        if self.clip_local_gradients is None:
+            return gradients
+        norm = torch.stack([gradient.norm() for name, gradient in gradients.items() if name not in client.resting]).norm()
+        factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
+        return {name: gradient * factor for name, gradient in gradients.items()}
 
     def total_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         """``client_penalty``, and that of the learner of tasks."""

@@ -22,6 +22,7 @@ class APFL(SecondModel):
     """FedAvg, and weights v at each client, trained within ``share v + (1 - share) w``, the model that the client uses.
 
     ``v <- v - eta share g`` and ``share <- share - eta <v - w, g>``, clipped to [0, 1], with g at the mixture.
+    ``clip_local_gradients`` bounds g, too.
 
     Round:
         clients: F_k(w); and for itself F_k(alpha v + (1 - alpha) w) over v and alpha
@@ -56,10 +57,11 @@ class APFL(SecondModel):
         weights = {name: weight.detach() for name, weight in self.trained_weights(net).items()}
         mixture = self._mixture(personal, weights, share)
         gradients, _ = self.gradients_of_model(mixture, net, batch, client)
+        gradients, rate = self.clipped(gradients, client), self.step_rate(client)
         slope = sum(((personal[name] - weights[name]) * gradient).sum() for name, gradient in gradients.items())
         moves = {"visit": client.step == 0, "step": True, "never": False}[self.share_steps]
-        client.state["share"] = (share - client.learning_rate * slope * moves).clamp(0, 1)
-        steps = {name: personal[name] - client.learning_rate * share * gradient for name, gradient in gradients.items()}
+        client.state["share"] = (share - rate * slope * moves).clamp(0, 1)
+        steps = {name: personal[name] - rate * share * gradient for name, gradient in gradients.items()}
         client.state["model"] = {**mixture, **steps}  # running statistics are those of the mixture
         return super().client_step(net, batch, client)
 

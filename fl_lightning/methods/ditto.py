@@ -18,6 +18,8 @@ from fl_lightning.protocol import Batch, Client, State
 class Ditto(SecondModel):
     """FedAvg, and a personal model v at each client, trained by steps of plain SGD along ``g(v) + penalty (v - w_t)``.
 
+    ``clip_local_gradients`` bounds this direction, too.
+
     Round:
         clients: ``F_k(w)``; and for itself ``F_k(v) + lambda/2 |v - w_t|^2``
         server: mean of w^k
@@ -27,7 +29,7 @@ class Ditto(SecondModel):
 
     Args:
         penalty: lambda, at least 0; 0 is local training only, from the initial model.
-        personal_learning_rate: rate of v; by default that of the local optimizer.
+        personal_learning_rate: rate of v, in all rounds and steps; by default that of the local optimizer, with its schedules.
 
     Raises:
         ValueError: if one of them is out of range.
@@ -43,10 +45,14 @@ class Ditto(SecondModel):
         self.penalty, self.personal_learning_rate = penalty, personal_learning_rate
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
-        personal, rate = client.state["model"], self.personal_learning_rate or client.learning_rate
+        personal, rate = client.state["model"], self.personal_learning_rate or self.step_rate(client)
         gradients, _ = self.gradients_of_model(personal, net, batch, client)
-        for name, gradient in gradients.items():
-            personal[name] = personal[name] - rate * (gradient + self.penalty * (personal[name] - client.received_state[name]))
+        slopes = {
+            name: gradient + self.penalty * (personal[name] - client.received_state[name])
+            for name, gradient in gradients.items()
+        }
+        for name, slope in self.clipped(slopes, client).items():
+            personal[name] = personal[name] - rate * slope
         return super().client_step(net, batch, client)
 
     def newcomer_model(self, shared: State) -> State:

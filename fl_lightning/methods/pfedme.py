@@ -19,7 +19,8 @@ class PFedMe(FederatedModule):
     """On each batch theta takes steps along ``g(theta) + penalty (theta - w)``, then w one along ``penalty (w - theta)``.
 
     A client uses theta, with the shared running statistics, which theta's batches move; w goes to the server. The paper's beta
-    is the rate of ``server_optimizer``.
+    is the rate of ``server_optimizer``. ``clip_local_gradients`` and schedules of the clients' rate apply to the steps of w;
+    those of theta have ``inner_rate`` and no limit.
 
     Round:
         clients: min over theta of ``F_k(theta) + lambda/2 |theta - w|^2``

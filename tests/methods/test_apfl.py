@@ -1,6 +1,7 @@
 """APFL against its equations in a plain loop."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -20,7 +21,13 @@ def mixed(v, w, share):
     return mixture
 
 
-def visit(tiny, net, personal, share, client, round, share_steps):
+def bounded(gradients, clip):
+    """Scaled to a norm of at most ``clip``."""
+    norm = float(sum((gradient**2).sum() for gradient in gradients)) ** 0.5
+    return [gradient * min(1.0, clip / (norm + 1e-6)) for gradient in gradients]
+
+
+def visit(tiny, net, personal, share, client, round, share_steps, clip=math.inf):
     """A client's copy w of ``net``, its personal net v, whose buffers are the mixture's, and its share after a visit."""
     w, v, rate = copy.deepcopy(net).train(), copy.deepcopy(personal).train(), tiny.rate(round)
     optimizer = tiny.optimizer(w.parameters())
@@ -29,6 +36,7 @@ def visit(tiny, net, personal, share, client, round, share_steps):
         mixture = mixed(v, w, share)
         at_mixture = torch.autograd.grad(tiny.losses(mixture(inputs), targets, client).mean(), list(mixture.parameters()))
         at_w = torch.autograd.grad(tiny.losses(w(inputs), targets, client).mean(), list(w.parameters()))
+        at_mixture, at_w = bounded(at_mixture, clip), bounded(at_w, clip)
         slope = sum(((a - b).detach() * g).sum() for a, b, g in zip(v.parameters(), w.parameters(), at_mixture))
         with torch.no_grad():
             for a, g in zip(v.parameters(), at_mixture):
@@ -44,16 +52,17 @@ def visit(tiny, net, personal, share, client, round, share_steps):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "adam tce"], indirect=True)
-@pytest.mark.parametrize("share_steps", ["visit", "step"])
-def test_rounds_follow_algorithm_1(tiny, share_steps):
-    """Three rounds: global model, personal weights, the mixture's running statistics, and shares."""
-    method = tiny.train(APFL, share=0.6, share_steps=share_steps)
+@pytest.mark.parametrize(("share_steps", "clip"), [("visit", None), ("step", None), ("step", 0.4)])
+def test_rounds_follow_algorithm_1(tiny, share_steps, clip):
+    """Three rounds: global model, personal weights, the mixture's running statistics, and shares; both gradients clipped."""
+    method = tiny.train(APFL, share=0.6, share_steps=share_steps, clip_local_gradients=clip)
     net, personal, shares = tiny.new_net(), {}, {}
     for round, cohort in tiny.rounds:
         locals = {}
         for client in cohort:
             start, share = personal.get(client, tiny.new_net()), shares.get(client, 0.6)
-            locals[client], personal[client], shares[client] = visit(tiny, net, start, share, client, round, share_steps)
+            after = visit(tiny, net, start, share, client, round, share_steps, clip or math.inf)
+            locals[client], personal[client], shares[client] = after
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(method.net, net)
     shares = {client: torch.tensor(share, dtype=torch.float64) for client, share in shares.items()}

@@ -99,6 +99,22 @@ def test_second_models_are_pulled_by_the_learner_of_tasks(tiny, method, own, eng
     assert_second_models(tiny, trained, trained_alone(tiny, pull=0.9))
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize(("method", "own"), ALONE)
+def test_second_models_have_clipped_gradients_and_rates_by_step(tiny, method, own, engine):
+    """With a limit that most gradients reach, and a rate that rises from .1 to 1 within four of up to six steps."""
+    rising = partial(torch.optim.lr_scheduler.LinearLR, start_factor=0.1, total_iters=4)
+    trained = tiny.train(method, clip_local_gradients=0.3, visit_lr_scheduler=rising, engine=engine, **own)
+    nets = trained_alone(tiny, clip=0.3, factor=lambda step: min(1.0, 0.1 + 0.9 * step / 4))
+    assert_second_models(tiny, trained, nets)
+
+
+def test_the_global_models_pull_is_clipped_with_the_gradient(tiny):
+    """In round 1 the received weights are the initial ones: Ditto's pull is one towards them."""
+    trained = tiny.train(Ditto, rounds=1, penalty=5.0, clip_local_gradients=0.3)
+    assert_second_models(tiny, trained, trained_alone(tiny, pull=5.0, clip=0.3, rounds=1))
+
+
 class HeadThenBody(FedAvg):
     """The head rests in the steps after the second, the body in the first two; client 1 has a third step of its head."""
 
