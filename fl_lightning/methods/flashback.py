@@ -38,8 +38,8 @@ class Flashback(FederatedModule):
         distillation_epochs: passes over the public samples per round.
         distillation_batch_size: public samples per step.
         distillation_optimizer: builds the optimizer of these passes, a new one every round.
-        distillation_schedule: ``decayed``: the rate of these passes falls from round to round as the clients' does, by
-            ``learning_rate_decay``; ``constant``: it does not change.
+        distillation_schedule: ``decayed``: the rate of these passes changes from round to round as the clients' does, by
+            ``learning_rate_decay`` and ``client_lr_scheduler``; ``constant``: it does not change.
 
     Raises:
         ValueError: if a value is out of range or there are no public samples.
@@ -129,7 +129,7 @@ class Flashback(FederatedModule):
         optimizer = self.distillation_optimizer(list(self.trained_weights(self.net).values()))
         if self.distillation_schedule == "decayed":
             for group in optimizer.param_groups:
-                group["lr"] *= self.learning_rate_decay ** (self.round - 1)
+                group["lr"] *= self.client_learning_rate(self.round, client=0)  # the same for all
         self.net.train()
         for _ in range(self.distillation_epochs):
             drawn = torch.randperm(len(self.data.public)).split(self.distillation_batch_size)

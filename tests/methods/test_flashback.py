@@ -50,17 +50,20 @@ def shard(data, client):
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum"], indirect=True)
-@pytest.mark.parametrize(("gamma", "schedule"), [(0.4, "decayed"), (1.0, "decayed"), (0.4, "constant")])
-def test_rounds_equal_the_equations(tiny, gamma, schedule):
+@pytest.mark.parametrize(("gamma", "schedule"), [(0.4, "decayed"), (1.0, "decayed"), (0.4, "scheduled"), (0.4, "constant")])
+def test_rounds_equal_the_equations(tiny, gamma, schedule, monkeypatch):
     """Three rounds: local steps towards the received model, a pass over public samples towards all models of the round.
 
     With gamma 0.4 client 1 is counted twice of three visits, since 3 x 0.4 is more than all of it. The clients' rate decays by
-    ``DECAY`` a round, and so does the server's, unless it is constant.
+    ``DECAY`` a round, and so does the server's, unless it is constant; a schedule halves both once more.
     """
     data = tiny.new_data(public_size=PUBLIC)
     settings = {"gamma": gamma, "distillation_batch_size": 5, "distillation_epochs": 2}
     if schedule == "constant":  # the other is the default
         settings["distillation_schedule"] = schedule
+    if schedule == "scheduled":
+        settings["client_lr_scheduler"] = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        monkeypatch.setattr(tiny, "rate", lambda round, rate=tiny.rate: rate(round) * 0.5 ** (round - 1))
     method = tiny.train(Flashback, data, **settings)
     tiny.data, net = data, tiny.new_net()
     samples = torch.cat(list(data.public.inputs().split(100))), data.samples.targets("train", data.public.indices)
@@ -80,7 +83,8 @@ def test_rounds_equal_the_equations(tiny, gamma, schedule):
         alpha = weights_of(pi, [*(counts_of(tiny, data, client) for client in cohort), pi])
         if round == 1:
             assert alpha[-1] == [0.0] * 4  # the untrained model teaches nothing
-        distil(net, samples, teachers, alpha, round, 0.01 * DECAY ** (round - 1) if schedule == "decayed" else 0.01)
+        factor = {"decayed": DECAY, "scheduled": 0.5 * DECAY, "constant": 1.0}[schedule]
+        distil(net, samples, teachers, alpha, round, 0.01 * factor ** (round - 1))
         for client in cohort:
             visits[client] = visits.get(client, 0) + 1
             if gamma * visits[client] <= 1:
