@@ -1,8 +1,9 @@
 """FedCM: every local step is mixed with the mean direction of the previous round.
 
 J. Xu, S. Wang, L. Wang, A. C.-C. Yao: FedCM: Federated Learning with Client-level Momentum. arXiv 2106.10874. Algorithm 1.
-Departures: clients may take different numbers of steps, so each divides its change by its own number before the mean. The
-server's rate multiplies the mean change of the clients, so 1 is FedAvg's server.
+Departures: clients may take different numbers of steps, so each divides its change by its own number before the mean. With
+momentum in the local optimizer, which the paper does not have, that number is FedNova's ``a``: divided by K, D diverges where
+(1 - alpha) a is above K. The server's rate multiplies the mean change of the clients, so 1 is FedAvg's server.
 """
 
 from collections.abc import Sequence
@@ -11,19 +12,20 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.methods.fednova import accumulated_steps
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
 
 class FedCM(FederatedModule):
-    """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (K_k lr)``.
+    """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (a_k lr)``.
 
-    D is 0 in the first round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their
-    client step along g.
+    ``a_k`` is that of :func:`~fl_lightning.methods.fednova.accumulated_steps`, K_k without momentum. D is 0 in the first
+    round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their client step along g.
 
     Round:
         clients: alpha g + (1 - alpha) D
-        server: mean; D the mean of (w_t - w^k)/(K_k eta)
+        server: mean; D the mean of (w_t - w^k)/(a_k eta)
         more down: P
 
     Args:
@@ -50,8 +52,8 @@ class FedCM(FederatedModule):
         return list(named.values()), loss
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        upload, length = super().client_result(net, client), client.num_steps * client.learning_rate
-        weights = self.trained_weights(net)
+        upload, weights = super().client_result(net, client), self.trained_weights(net)
+        length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
         moved = {
             name: (client.received_state[name] - weights[name].detach()) / length
             for name in self.server_states.tensors("direction")

@@ -87,8 +87,7 @@ class FedNova(FedProx):
         if self.mu > 0:
             kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
             return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
-        rho = self._momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return accumulated_steps(self.optimizer([nn.Parameter(torch.zeros(1))]), steps)
 
     def aggregate(self, reduced: Reduction) -> Update:
         effective_steps = reduced.mean("accumulation")["a"]
@@ -96,3 +95,29 @@ class FedNova(FedProx):
         mean = reduced.mean("changes")
         gradient = {name: torch.empty_like(weights[name]).copy_(effective_steps * change) for name, change in mean.items()}
         return Update(gradient, reduced.mean("buffers"))
+
+
+def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int) -> float:
+    """How often the gradients of so many local steps count in a client's change, all together, in units of the rate.
+
+    Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. By the
+    same count also with dampening or in Nesterov's form, which the paper does not have. K without momentum, with a momentum of
+    1 or more, and for optimizers other than SGD, with changes that are not sums of gradients.
+
+    Args:
+        optimizer: the local optimizer, with its memory empty before the first step; its first group counts.
+        steps: at least 1.
+
+    Example::
+
+        >>> heavy = torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.5)
+        >>> accumulated_steps(heavy, 3)  # 1 + 1/2 + 1/4, 1 + 1/2 and 1 times
+        4.25
+    """
+    group = optimizer.param_groups[0]
+    if type(optimizer) is not torch.optim.SGD or not 0 < group["momentum"] < 1:
+        return float(steps)
+    rho = group["momentum"]
+    total = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    total += group["dampening"] * ((1 - rho**steps) / (1 - rho) - total)  # the first gradient is not dampened
+    return steps + rho * total if group["nesterov"] else total

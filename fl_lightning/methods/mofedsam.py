@@ -18,7 +18,7 @@ class MoFedSAM(FedCM, FedSAM):
 
     Round:
         clients: alpha g(w + rho g(w)/|g(w)|) + (1 - alpha) D
-        server: mean; D the mean of (w_t - w^k)/(K_k eta)
+        server: mean; D the mean of (w_t - w^k)/(a_k eta)
         more down: P
 
     Args:

@@ -2,8 +2,9 @@
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: weight decay, the same at all clients,
-is in the variates of option II and not in those of option I. ``server_weighting: n_weighted``, which popular code uses, weights
-only the models and never the variates.
+is in the variates of option II and not in those of option I. With momentum, which the paper does not have, option II divides by
+FedNova's ``a`` instead of K: divided by K, variates diverge where a is above 2 K. ``server_weighting: n_weighted``, which
+popular code uses, weights only the models and never the variates.
 """
 
 from typing import Any, Literal, Unpack
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice
+from fl_lightning.methods.fednova import accumulated_steps
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
@@ -29,8 +31,9 @@ class SCAFFOLD(FederatedModule):
         a client keeps: P
 
     Args:
-        option: how a client updates its variate: ``II``, from the distance that it moved, ``c_i - c + (x - y) / (K lr)``; or
-            ``I``, the gradient on all its samples at the received weights, one more pass.
+        option: how a client updates its variate: ``II``, from the distance that it moved, ``c_i - c + (x - y) / (a lr)`` with
+            ``a`` of :func:`~fl_lightning.methods.fednova.accumulated_steps`, K without momentum; or ``I``, the gradient on all
+            its samples at the received weights, one more pass.
 
     Raises:
         ValueError: if ``option`` is neither.
@@ -76,8 +79,9 @@ class SCAFFOLD(FederatedModule):
 
     def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
         """Option II: the mean gradient of the local steps, from the distance moved."""
-        length = client.num_steps * client.learning_rate
-        change = {name: client.received_state[name] - weight.detach() for name, weight in self.trained_weights(net).items()}
+        weights = self.trained_weights(net)
+        length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
+        change = {name: client.received_state[name] - weight.detach() for name, weight in weights.items()}
         return {name: old[name] - server[name] + change[name] / length for name in old}
 
     def _full_gradient(self, net: nn.Module, client: Client) -> State:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fl_lightning import FederatedModule, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import ClientSampler, FederatedDataModule, from_arrays
-from fl_lightning.losses import CrossEntropy, TruncatedCrossEntropy
+from fl_lightning.losses import CrossEntropy, Loss, TruncatedCrossEntropy
 from fl_lightning.protocol import ClientState, pack
 
 # Client 1 comes in every round, client 0 pauses for one, client 4 never comes.
@@ -64,6 +64,15 @@ class Tied(nn.Module):
         return F.linear(logits.tanh(), self.classifier.weight) if self.how == "outside" else logits
 
 
+class FirstOutput(Loss):
+    """The first output, for the gradient (1, 0, 0, 0) by the bias of the classifier, whatever the weights and the samples."""
+
+    uses_label_counts = False
+
+    def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
+        return logits[:, 0]
+
+
 class Reports(FederatedCallback):
     """Keeps the report of every round."""
 
@@ -88,6 +97,7 @@ class Tiny:
 
     num_clients, cohorts, batch_size, shard_sizes = len(SIZES), COHORTS, BATCH_SIZE, SIZES
     rounds = list(enumerate(COHORTS, start=1))
+    first_output = FirstOutput()
 
     def __init__(self, fit: Callable, optimizer: str = "sgd", truncated: bool = False) -> None:
         self._fit, self.truncated = fit, truncated
@@ -173,6 +183,15 @@ class Tiny:
     def num_steps(self, client: int) -> int:
         return EPOCHS * -(-SIZES[client] // BATCH_SIZE)
 
+    def length(self, client: int, round: int) -> float:
+        """Of a visit's steps along gradients of 1: the rate times their number, or times the sum of ``v <- momentum v + 1``."""
+        momentum = self.optimizer([nn.Parameter(torch.zeros(1))]).defaults.get("momentum", 0.0)
+        total = velocity = 0.0
+        for _ in range(self.num_steps(client)):
+            velocity = momentum * velocity + 1
+            total += velocity
+        return total * self.rate(round)
+
     def batches(self, client: int, round: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Of a visit, in order."""
         for batch in self.data.client_batches().batches(client, round, self.num_steps(client)):
@@ -257,7 +276,7 @@ class Tiny:
     def rounds_with_momentum(
         self, alpha: float, gradient: Callable[[nn.Module, nn.Module, int, Tensor, Tensor], Sequence[Tensor]], uniform: bool
     ) -> nn.Module:
-        """FedAvg along ``alpha g + (1 - alpha) D``; D is the mean of ``(x - y) / (K eta)`` over the last cohort, 0 at first.
+        """FedAvg along ``alpha g + (1 - alpha) D``; D is the mean of ``(x - y) / (a eta)`` over the last cohort, 0 at first.
 
         Args:
             gradient: from the local and the received net, client, inputs and targets to g.
@@ -273,7 +292,7 @@ class Tiny:
             sizes = {client: 1 if uniform else SIZES[client] for client in cohort}
             mean = [torch.zeros_like(weight) for weight in net.parameters()]
             for client, local in locals.items():
-                share, length = sizes[client] / sum(sizes.values()), self.num_steps(client) * self.rate(round)
+                share, length = sizes[client] / sum(sizes.values()), self.length(client, round)
                 for d, x, y in zip(mean, net.parameters(), local.parameters(), strict=True):
                     d += share * (x - y).detach() / length
             net.load_state_dict(self.mean(locals, uniform=uniform))

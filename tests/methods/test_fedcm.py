@@ -1,10 +1,11 @@
 """FedCM against its Algorithm 1 in a plain loop."""
 
 import pytest
+import torch
 from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
-from fl_lightning.methods import FedCM
+from fl_lightning.methods import FedCM, MoFedSAM
 
 COSTS = {"FedCM": Cost(down=(1, 1, 0), server=(0, 1, 0))}
 
@@ -12,7 +13,7 @@ COSTS = {"FedCM": Cost(down=(1, 1, 0), server=(0, 1, 0))}
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam"], indirect=True)
 @pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
 def test_rounds_equal_algorithm_1(tiny, weighting):
-    """Three rounds of clients with 4, 6 and 2 steps, at a rate that falls."""
+    """Three rounds of clients with 4, 6 and 2 steps, at a rate that falls; with momentum their gradients count more often."""
     method = tiny.train(FedCM, alpha=0.3, server_weighting=weighting)
 
     def gradient(local, received, client, inputs, targets):
@@ -21,6 +22,17 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
     net = tiny.rounds_with_momentum(0.3, gradient, uniform=weighting == "uniform")
     tiny.assert_same(method.net, net, atol=1e-8)
     tiny.assert_moved(net)
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
+@pytest.mark.parametrize("method", [FedCM, MoFedSAM])
+def test_the_direction_of_a_constant_gradient(tiny, method, settings):
+    """``D <- alpha g + (1 - alpha) D`` from 0: ``(1 - (1 - alpha)^3) g`` after three rounds, with any momentum."""
+    optimizer = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1, **settings)}
+    trained = tiny.train(method, alpha=0.3, loss=tiny.first_output, **optimizer)
+    direction = trained.server_states.tensors("direction")["classifier.bias"]
+    expected = torch.tensor([1 - 0.7**3, 0.0, 0.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(direction, expected, atol=1e-12, rtol=0)
 
 
 def test_the_own_gradient_alone_is_fedavg(tiny):

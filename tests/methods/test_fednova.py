@@ -1,11 +1,14 @@
 """FedNova against its equation 8 in a plain loop."""
 
+from functools import partial
+
 import pytest
 import torch
 from declared_by_tests import Cost
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedNova, FedProx
+from fl_lightning.methods.fednova import accumulated_steps
 
 COSTS = {"FedNova": Cost(up=(1, 0, 4))}
 
@@ -100,6 +103,37 @@ def test_accumulation_by_hand(tiny, momentum, expected):
     """Three steps with momentum 1/2: the gradients count 1 + 1/2 + 1/4, 1 + 1/2 and 1 times."""
     method = FedNova(tiny.new_net(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=momentum))
     assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(torch.optim.SGD, lr=0.5),
+        partial(torch.optim.SGD, lr=0.5, dampening=0.3),
+        partial(torch.optim.SGD, lr=0.5, momentum=0.9),
+        partial(torch.optim.SGD, lr=0.5, momentum=0.9, nesterov=True),
+        partial(torch.optim.SGD, lr=0.5, momentum=0.9, dampening=0.3),
+    ],
+    ids=lambda build: str(build.keywords),
+)
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_accumulated_steps_equal_those_of_torch(build, steps):
+    """How far torch's SGD comes along gradients of 1, in units of its rate; plain SGD exactly as many steps."""
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = build([weight])
+    for _ in range(steps):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    actual = accumulated_steps(build([weight]), steps)
+    assert actual == pytest.approx(-weight.item() / 0.5, abs=1e-12)
+    if not optimizer.defaults["momentum"]:
+        assert actual == steps
+
+
+@pytest.mark.parametrize("build", [torch.optim.Adam, partial(torch.optim.SGD, momentum=1.0)])
+def test_other_steps_count_once(build):
+    """Their changes are no sums of gradients, or grow with the square of the steps."""
+    assert accumulated_steps(build([torch.zeros(1)]), 5) == 5
 
 
 @pytest.mark.parametrize(("product", "expected"), [(0.5, 1.75), (1.0, 1.0), (1e-9, 3 - 3e-9)])

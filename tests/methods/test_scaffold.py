@@ -38,7 +38,7 @@ def plain_scaffold(tiny, option, uniform):
         for client in cohort:
             c_i = variates.get(client, zeros)
             y = tiny.visit(net, client, round, correct=correct)
-            length = tiny.num_steps(client) * tiny.rate(round)
+            length = tiny.length(client, round)
             if option == "I":
                 new = full_gradient(tiny, net, client)
             else:
@@ -56,9 +56,10 @@ def plain_scaffold(tiny, option, uniform):
 def test_rounds_equal_algorithm_1(tiny, option, weighting):
     """Three rounds: weights, the server's variate and those of the clients that took part, who alone have one.
 
-    K counts steps, which differ from client to client, and the rate of the division is that of the round's steps. The sum of
-    changes is divided by all five clients, however many take part and whatever they weigh. Weight decay and momentum come
-    after the correction; the statistics of BatchNorm are averaged and have no variate.
+    K counts steps, which differ from client to client, and with momentum how often their gradients count; the rate of the
+    division is that of the round's steps. The sum of changes is divided by all five clients, however many take part and
+    whatever they weigh. Weight decay and momentum come after the correction; the statistics of BatchNorm are averaged and have
+    no variate.
     """
     method = tiny.train(SCAFFOLD, option=option, server_weighting=weighting)
     net, c, variates = plain_scaffold(tiny, option, weighting == "uniform")
@@ -66,6 +67,16 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
     tiny.assert_moved(net)
     tiny.assert_same(method.server_states.tensors("variate"), c)
     tiny.assert_states(method, {client: {"variate": variate} for client, variate in variates.items()})
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
+def test_variates_of_a_constant_gradient_are_the_gradient(tiny, settings):
+    """``c_k - c + (g - c_k + c) = g`` after every visit, however the optimizer adds up its steps."""
+    heavy = tiny.train(SCAFFOLD, loss=tiny.first_output, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, **settings))
+    expected = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    for client in range(4):
+        variate = heavy.stored.states.read(client).method["variate"]["classifier.bias"]
+        torch.testing.assert_close(variate, expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

@@ -67,7 +67,7 @@ class Variates(Part):
             loss = self.tiny.loss(leaves, *self.tiny.samples(visit.client, visit.position, "train"))
             new = dict(zip(self.c, torch.autograd.grad(loss, [leaves[name] for name in self.c])))
         else:
-            length = 3 * self.rate(visit.position)
+            length = (1.75 + 1.5 + 1) * self.rate(visit.position)  # how often the gradients count, with momentum 0.5
             new = {n: old[n] - c + (visit.received[n] - weights[n]) / length for n, c in self.c.items()}
         self.changes.append({name: new[name] - old[name] for name in new})
         self.client_variates[visit.client] = new

@@ -44,7 +44,8 @@ def test_scaffold_equals_its_loop(arriving, softmax_over):
         return loss(visit, weights, inputs, targets) + sum(((server[n] - mine[n]) * weights[n]).sum() for n in weights)
 
     def after_fit(visit, weights):
-        length = RATE * -(-visit.data.num_train(visit.client) // BATCH_SIZE)
+        steps = -(-visit.data.num_train(visit.client) // BATCH_SIZE)
+        length = RATE * sum(2 - 0.5**step for step in range(steps))  # v of gradients of 1, with momentum 0.5
         old = variates[visit.client]
         moved = all_rows({name: (visit.received[name] - weights[name]) / length for name in weights}, zeros)
         variates[visit.client] = {name: old[name] - c[name] + moved[name] for name in c}
