@@ -21,7 +21,8 @@ class FedCM(FederatedModule):
     """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (a_k lr)``.
 
     ``a_k`` is that of :func:`~fl_lightning.methods.fednova.accumulated_steps`, K_k without momentum. D is 0 in the first
-    round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their client step along g.
+    round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their client step along g. A client with
+    a rate of 0 sends the D that it received.
 
     Round:
         clients: alpha g + (1 - alpha) D
@@ -54,10 +55,13 @@ class FedCM(FederatedModule):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload, weights = super().client_result(net, client), self.trained_weights(net)
         length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
-        moved = {
-            name: (client.received_state[name] - weights[name].detach()) / length
-            for name in self.server_states.tensors("direction")
-        }
+        if length == 0:  # the client has not moved, and leaves D as it is
+            moved = client.broadcast.get("direction", {})
+        else:
+            moved = {
+                name: (client.received_state[name] - weights[name].detach()) / length
+                for name in self.server_states.tensors("direction")
+            }
         # The server has it from the models and the number of steps.
         return {**upload, "direction": Weighted(moved, self.update_weight(client), derived=True)}
 

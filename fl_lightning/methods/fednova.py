@@ -84,8 +84,8 @@ class FedNova(FedProx):
 
     def accumulation(self, steps: int, rate: float) -> float:
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
-        if self.mu > 0:
-            kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
+        kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
+        if kept > 0:
             return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
         return accumulated_steps(self.optimizer([nn.Parameter(torch.zeros(1))]), steps)
 

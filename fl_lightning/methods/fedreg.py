@@ -176,7 +176,8 @@ class FedReg(FederatedModule):
         w_s = _multiplier(delta, g_s, smallest=_ROUNDING_NORM if self.skip_flat else 0.0)
         delta = [d - w_s * g for d, g in zip(delta, g_s, strict=True)]
         w_p = _multiplier(delta, g_p)
-        client.apply([g + (w_s * s + w_p * p) / rate for g, s, p in zip(gradient, g_s, g_p, strict=True)])
+        divisor = rate + (rate == 0)  # at a rate of 0 nothing moves, and both multipliers are 0
+        client.apply([g + (w_s * s + w_p * p) / divisor for g, s, p in zip(gradient, g_s, g_p, strict=True)])
         return loss
 
     def _without_semantics(

@@ -78,9 +78,11 @@ class SCAFFOLD(FederatedModule):
         return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
 
     def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
-        """Option II: the mean gradient of the local steps, from the distance moved."""
+        """Option II: the mean gradient of the local steps, from the distance moved; at a rate of 0 the old variate."""
         weights = self.trained_weights(net)
         length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
+        if length == 0:
+            return old
         change = {name: client.received_state[name] - weight.detach() for name, weight in weights.items()}
         return {name: old[name] - server[name] + change[name] / length for name in old}
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from declared_by_tests import changes, keeps_head, learns_one_class, needs_of, shares_body, trains_at_the_server
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import methods
 from fl_lightning.callbacks import FederatedCallback
@@ -72,6 +73,16 @@ def test_a_round_that_loses_more_than_half_does_no_harm(tiny, name):
         assert value.isfinite().all(), name
     pairs = zip(*([*everything.values(), *of_client] for everything, of_client in (before, after)), strict=True)
     assert any(not torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
+def test_a_rate_of_0_loses_no_round(tiny, name):
+    """A schedule that is 0 in round 2: all clients of all rounds count, with finite weights and states."""
+    method = tiny.train_any(name, client_lr_scheduler=lambda one: LambdaLR(one, lambda past: float(past != 1)))
+    assert [report.nonfinite for report in method.reports] == [[], [], []]
+    of_clients = [tensor for client in range(4) for tensor in method.stored.states.read(client).tensors()]
+    assert all(tensor.isfinite().all() for tensor in (*method.state_dict().values(), *of_clients))
 
 
 class NobodyTwice(ClientSampler):

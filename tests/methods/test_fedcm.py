@@ -3,6 +3,7 @@
 import pytest
 import torch
 from declared_by_tests import Cost
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedCM, MoFedSAM
@@ -33,6 +34,17 @@ def test_the_direction_of_a_constant_gradient(tiny, method, settings):
     direction = trained.server_states.tensors("direction")["classifier.bias"]
     expected = torch.tensor([1 - 0.7**3, 0.0, 0.0, 0.0], dtype=torch.float64)
     torch.testing.assert_close(direction, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_a_rate_of_0_keeps_the_direction(tiny, engine):
+    """After round 2, of two clients at a rate of 0, weights and D are those after round 1, bit for bit."""
+    schedule = {"client_lr_scheduler": lambda one: LambdaLR(one, lambda past: float(past == 0))}
+    settings = {"norm": False, "server_weighting": "uniform", "engine": engine, **schedule}
+    first, second = (tiny.train(FedCM, rounds=rounds, **settings) for rounds in (1, 2))
+    assert second.reports[1].nonfinite == []
+    tiny.assert_same(second.net, first.net, atol=0)
+    tiny.assert_same(*(trained.server_states.tensors("direction") for trained in (second, first)), atol=0)
 
 
 def test_the_own_gradient_alone_is_fedavg(tiny):

@@ -138,9 +138,10 @@ def test_other_steps_count_once(build):
 
 @pytest.mark.parametrize(("product", "expected"), [(0.5, 1.75), (1.0, 1.0), (1e-9, 3 - 3e-9)])
 def test_proximal_accumulation_by_hand(tiny, product, expected):
-    """Three steps whose pull takes back the share eta mu of the delta: 1 + (1 - eta mu) + (1 - eta mu)^2."""
+    """Three steps: 1 + (1 - eta mu) + (1 - eta mu)^2, as the pull takes back the share eta mu of it; 3 at a rate of 0."""
     method = FedNova(tiny.new_net(), mu=product / 0.1, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
     assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-14)
+    assert method.accumulation(3, rate=0.0) == 3
 
 
 @pytest.mark.parametrize(

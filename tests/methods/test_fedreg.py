@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import FedAvg
 from fl_lightning.functional.random_streams import stream_seed
@@ -390,3 +391,12 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
     with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
         train(layer)
     train(nn.Dropout(0.0))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_a_rate_of_0_moves_nothing(tiny, engine):
+    """After round 2, of two clients at a rate of 0, the weights are those after round 1, bit for bit, and no client is lost."""
+    schedule = {"client_lr_scheduler": lambda one: LambdaLR(one, lambda past: float(past == 0))}
+    first, second = (tiny.train(FedReg, norm=False, rounds=rounds, engine=engine, **schedule) for rounds in (1, 2))
+    assert second.reports[1].nonfinite == []
+    tiny.assert_same(second.net, first.net, atol=0)

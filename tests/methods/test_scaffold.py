@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from declared_by_tests import Cost
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import SCAFFOLD
@@ -77,6 +78,28 @@ def test_variates_of_a_constant_gradient_are_the_gradient(tiny, settings):
     for client in range(4):
         variate = heavy.stored.states.read(client).method["variate"]["classifier.bias"]
         torch.testing.assert_close(variate, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_a_rate_of_0_keeps_the_variates(tiny, engine):
+    """After round 2 at a rate of 0 weights and variates are those after round 1, bit for bit; newcomers have zeros."""
+    data = tiny.new_data(cohorts=[[0, 1, 3], [0, 1, 2]])
+    first, second = (
+        tiny.train(
+            SCAFFOLD,
+            data,
+            norm=False,
+            rounds=rounds,
+            engine=engine,
+            client_lr_scheduler=lambda one: LambdaLR(one, lambda past: float(past == 0)),
+        )
+        for rounds in (1, 2)
+    )
+    assert second.reports[1].nonfinite == []
+    tiny.assert_same(dict(second.state_dict()), dict(first.state_dict()), atol=0)
+    for client in (0, 1, 3):
+        tiny.assert_same_state(second.stored.states.read(client), first.stored.states.read(client), atol=0)
+    assert not any(tensor.any() for tensor in second.stored.states.read(2).tensors())
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
