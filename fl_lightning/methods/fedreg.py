@@ -50,8 +50,8 @@ class FedReg(FederatedModule):
             gradient is rounding, and the projection may divide by it; the authors' code has no such check.
 
     Raises:
-        ValueError: if a value is out of range, the local optimizer is not plain SGD, the net draws or mixes samples, or inputs
-            are whole numbers that are not images.
+        ValueError: if a value is out of range, the local optimizer is not plain SGD or its rate changes within a visit, the net
+            draws or mixes samples, or inputs are whole numbers that are not images.
     """
 
     needs = Needs(data=DataNeeds(classes=True))
@@ -84,6 +84,11 @@ class FedReg(FederatedModule):
             raise ValueError(
                 f"model.optimizer is {type(optimizer).__name__} with its settings, but FedReg projects steps of plain SGD: "
                 "use it without momentum, weight_decay and model.clip_local_gradients"
+            )
+        if self.visit_lr_scheduler is not None:
+            raise ValueError(
+                "model.visit_lr_scheduler is given, but FedReg projects steps of one rate: leave it out, or use "
+                "model.client_lr_scheduler"
             )
 
     def configure_model(self) -> None:

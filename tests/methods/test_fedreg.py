@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from fl_lightning import FedAvg
 from fl_lightning.functional.random_streams import stream_seed
@@ -367,6 +367,10 @@ def test_the_multiplier_adds_up_in_float64():
         ({"optimizer": lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9)}, "model.optimizer is SGD with its settings"),
         ({"optimizer": lambda w: torch.optim.SGD(w, lr=0.1, weight_decay=0.1)}, "model.optimizer is SGD with its settings"),
         ({"clip_local_gradients": 1.0}, "model.optimizer is SGD with its settings"),
+        (
+            {"visit_lr_scheduler": lambda one: LinearLR(one, start_factor=0.2)},
+            "model.visit_lr_scheduler is given, but FedReg projects steps of one rate: leave it out, or use",
+        ),
     ],
 )
 def test_settings_out_of_range_are_refused(tiny, settings, message):
