@@ -40,6 +40,13 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
             f"is {type(method.hostile).__name__}, but {type(method).__name__} sends no weights: use LabelFlip or "
             "another method",
         )
+    derived = [name for name, part in upload.items() if part.derived]
+    if method.hostile is not None and method.hostile.corrupts_uploads and derived:
+        raise ArgumentError(
+            "model.hostile",
+            f"is {type(method.hostile).__name__}, but {type(method).__name__} computes {', '.join(derived)} from the weights "
+            "before they are attacked: use LabelFlip, or a method such as FedAvg, FedProx or MOON",
+        )
     if reply.weight == 0:
         return replace(reply, upload={name: part for name, part in upload.items() if name not in _PARTS})
     weight = Gathered({_WEIGHT: torch.tensor(reply.weight, dtype=torch.float64)})

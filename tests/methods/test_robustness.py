@@ -5,9 +5,20 @@ import torch
 from torch import nn
 
 from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
-from fl_lightning.methods import MOON, FedACG
+from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDyn, FedExP, FedGMA, FedVARP, MoFedSAM
 from fl_lightning.privacy import UserLevelDP
-from fl_lightning.robustness import ALIE, IPM, RFA, CenteredClipping, CoordinateMedian, Krum, LabelFlip, SignFlip, TrimmedMean
+from fl_lightning.robustness import (
+    ALIE,
+    IPM,
+    RFA,
+    CenteredClipping,
+    CoordinateMedian,
+    Krum,
+    LabelFlip,
+    ModelReplacement,
+    SignFlip,
+    TrimmedMean,
+)
 from fl_lightning.tasks import ICaRL, ServerEWC
 
 ALL = [[0, 1, 2, 3], [0, 1, 2, 3]]
@@ -138,6 +149,23 @@ def test_a_round_with_too_few_updates_is_lost(tiny):
             for learner in (ServerEWC, ICaRL)
         ),
         (FedNova, {"hostile": SignFlip()}, "model.hostile is SignFlip, but FedNova sends no weights: use LabelFlip or another"),
+        *(
+            (
+                method,
+                {"hostile": hostile},
+                f"model.hostile is {type(hostile).__name__}, but {method.__name__} computes {derived} from the weights before "
+                "they are attacked: use LabelFlip, or a method such as FedAvg, FedProx or MOON",
+            )
+            for method, hostile, derived in (
+                (FedCM, SignFlip(), "direction"),
+                (MoFedSAM, ALIE(), "direction"),
+                (FedDyn, IPM(), "moved"),
+                (FedExP, ModelReplacement(), "squared_norm"),
+                (FedGMA, SignFlip(), "sign"),
+                (FedVARP, SignFlip(), "before, news"),
+                (FedCurv, SignFlip(), "anchor"),
+            )
+        ),
         (
             FedAvg,
             {"aggregation": Krum(1)},
