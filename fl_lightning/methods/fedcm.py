@@ -54,7 +54,8 @@ class FedCM(FederatedModule):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload, weights = super().client_result(net, client), self.trained_weights(net)
-        length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
+        optimizer = self.optimizer(list(weights.values()))
+        length = accumulated_steps(optimizer, client.num_steps, self.step_factors) * client.learning_rate
         if length == 0:  # the client has not moved, and leaves D as it is
             moved = client.broadcast.get("direction", {})
         else:

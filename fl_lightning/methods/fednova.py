@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.schedules import RateFactors
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import CommonArguments, Net, Update
 from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
@@ -97,16 +98,17 @@ class FedNova(FedProx):
         return Update(gradient, reduced.mean("buffers"))
 
 
-def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int) -> float:
-    """How often the gradients of so many local steps count in a client's change, all together, in units of the rate.
+def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int, factors: RateFactors | None = None) -> float:
+    """How often the gradients of so many local steps count in a client's change, all together, in units of the mean rate.
 
-    Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. By the
-    same count also with dampening or in Nesterov's form, which the paper does not have. K without momentum, with a momentum of
-    1 or more, and for optimizers other than SGD, with changes that are not sums of gradients.
+    Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. With
+    dampening, Nesterov's form or a schedule, which the paper does not have, the same count is taken step by step. K without
+    momentum, with a momentum of 1 or more, and for optimizers other than SGD, with changes that are not sums of gradients.
 
     Args:
         optimizer: the local optimizer, with its memory empty before the first step; its first group counts.
         steps: at least 1.
+        factors: of a schedule within visits; None: all steps have one rate.
 
     Example::
 
@@ -117,7 +119,11 @@ def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int) -> float:
     group = optimizer.param_groups[0]
     if type(optimizer) is not torch.optim.SGD or not 0 < group["momentum"] < 1:
         return float(steps)
-    rho = group["momentum"]
-    total = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-    total += group["dampening"] * ((1 - rho**steps) / (1 - rho) - total)  # the first gradient is not dampened
-    return steps + rho * total if group["nesterov"] else total
+    rho, dampening, nesterov = group["momentum"], group["dampening"], group["nesterov"]
+    if factors is None and not dampening and not nesterov:
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    total = velocity = 0.0
+    for step in range(1, steps + 1):
+        velocity = rho * velocity + (1 if step == 1 else 1 - dampening)
+        total += (1 if factors is None else factors(step)) * (1 + rho * velocity if nesterov else velocity)
+    return total if factors is None else total / (factors.mean(steps) or 1.0)

@@ -80,7 +80,8 @@ class SCAFFOLD(FederatedModule):
     def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
         """Option II: the mean gradient of the local steps, from the distance moved; at a rate of 0 the old variate."""
         weights = self.trained_weights(net)
-        length = accumulated_steps(self.optimizer(list(weights.values())), client.num_steps) * client.learning_rate
+        optimizer = self.optimizer(list(weights.values()))
+        length = accumulated_steps(optimizer, client.num_steps, self.step_factors) * client.learning_rate
         if length == 0:
             return old
         change = {name: client.received_state[name] - weight.detach() for name, weight in weights.items()}

@@ -1,9 +1,11 @@
 """FedCM against its Algorithm 1 in a plain loop."""
 
+from functools import partial
+
 import pytest
 import torch
 from declared_by_tests import Cost
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import FedCM, MoFedSAM
@@ -26,11 +28,12 @@ def test_rounds_equal_algorithm_1(tiny, weighting):
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
+@pytest.mark.parametrize("schedule", [None, partial(LinearLR, start_factor=0.01, total_iters=4)], ids=["one rate", "warm-up"])
 @pytest.mark.parametrize("method", [FedCM, MoFedSAM])
-def test_the_direction_of_a_constant_gradient(tiny, method, settings):
-    """``D <- alpha g + (1 - alpha) D`` from 0: ``(1 - (1 - alpha)^3) g`` after three rounds, with any momentum."""
+def test_the_direction_of_a_constant_gradient(tiny, method, schedule, settings):
+    """``D <- alpha g + (1 - alpha) D`` from 0: ``(1 - (1 - alpha)^3) g`` after three rounds, with any momentum and schedule."""
     optimizer = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1, **settings)}
-    trained = tiny.train(method, alpha=0.3, loss=tiny.first_output, **optimizer)
+    trained = tiny.train(method, alpha=0.3, loss=tiny.first_output, visit_lr_scheduler=schedule, **optimizer)
     direction = trained.server_states.tensors("direction")["classifier.bias"]
     expected = torch.tensor([1 - 0.7**3, 0.0, 0.0, 0.0], dtype=torch.float64)
     torch.testing.assert_close(direction, expected, atol=1e-12, rtol=0)

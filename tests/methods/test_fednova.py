@@ -5,8 +5,10 @@ from functools import partial
 import pytest
 import torch
 from declared_by_tests import Cost
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import FedAvg
+from fl_lightning.functional.schedules import RateFactors
 from fl_lightning.methods import FedNova, FedProx
 from fl_lightning.methods.fednova import accumulated_steps
 
@@ -116,16 +118,19 @@ def test_accumulation_by_hand(tiny, momentum, expected):
     ],
     ids=lambda build: str(build.keywords),
 )
-@pytest.mark.parametrize("steps", [1, 2, 7])
-def test_accumulated_steps_equal_those_of_torch(build, steps):
-    """How far torch's SGD comes along gradients of 1, in units of its rate; plain SGD exactly as many steps."""
+@pytest.mark.parametrize("factors", [None, [0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_accumulated_steps_equal_those_of_torch(build, factors, steps):
+    """How far torch's SGD comes along gradients of 1, in units of its mean rate; plain SGD exactly as many steps."""
     weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    optimizer = build([weight])
-    for _ in range(steps):
+    optimizer, rates = build([weight]), [0.5 * factor for factor in (factors or [1.0] * 7)[:steps]]
+    for rate in rates:
+        optimizer.param_groups[0]["lr"] = rate
         weight.grad = torch.ones_like(weight)
         optimizer.step()
-    actual = accumulated_steps(build([weight]), steps)
-    assert actual == pytest.approx(-weight.item() / 0.5, abs=1e-12)
+    of_visit = factors and RateFactors("model.visit_lr_scheduler", lambda one: LambdaLR(one, lambda past: factors[past]))
+    actual = accumulated_steps(build([weight]), steps, of_visit)
+    assert actual * sum(rates) / steps == pytest.approx(-weight.item(), abs=1e-12)
     if not optimizer.defaults["momentum"]:
         assert actual == steps
 

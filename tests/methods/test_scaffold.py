@@ -1,11 +1,12 @@
 """SCAFFOLD against Algorithm 1 in a plain loop, both options."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from declared_by_tests import Cost
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from fl_lightning import FedAvg
 from fl_lightning.methods import SCAFFOLD
@@ -71,9 +72,11 @@ def test_rounds_equal_algorithm_1(tiny, option, weighting):
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
-def test_variates_of_a_constant_gradient_are_the_gradient(tiny, settings):
+@pytest.mark.parametrize("schedule", [None, partial(LinearLR, start_factor=0.01, total_iters=4)], ids=["one rate", "warm-up"])
+def test_variates_of_a_constant_gradient_are_the_gradient(tiny, settings, schedule):
     """``c_k - c + (g - c_k + c) = g`` after every visit, however the optimizer adds up its steps."""
-    heavy = tiny.train(SCAFFOLD, loss=tiny.first_output, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, **settings))
+    optimizer = {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1, **settings)}
+    heavy = tiny.train(SCAFFOLD, loss=tiny.first_output, visit_lr_scheduler=schedule, **optimizer)
     expected = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     for client in range(4):
         variate = heavy.stored.states.read(client).method["variate"]["classifier.bias"]
