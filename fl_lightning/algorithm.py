@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_patterns, check_range
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
+from fl_lightning.functional.clipping import clipped
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.functional.schedules import RateFactors, ScheduleBuilder
 from fl_lightning.losses import CrossEntropy, Loss, TorchLosses, as_loss
@@ -198,7 +199,7 @@ class LocalTraining(FederatedNet):
         gradients, loss = _accumulated(self, net, batch, client)
         if self.clip_local_gradients is not None:
             named = dict(zip(self.trained_weights(net), gradients, strict=True))
-            gradients = list(self.clipped(named, client).values())
+            gradients = list(clipped(named, self.clip_local_gradients, client.resting).values())
         client.apply(gradients)
         return loss
 
@@ -297,14 +298,6 @@ class LocalTraining(FederatedNet):
         gradients, loss = client.estimate(net, batch, client, losses, penalty, at=at, buffers=buffers or None)
         model |= buffers
         return dict(zip(weights, gradients, strict=True)), loss
-
-    def clipped(self, gradients: State, client: Client) -> State:
-        """Gradients of a local step by name, scaled to a norm of at most ``clip_local_gradients``, if there is such a limit."""
-        if self.clip_local_gradients is None:
-            return gradients
-        norm = torch.stack([gradient.norm() for name, gradient in gradients.items() if name not in client.resting]).norm()
-        factor = (self.clip_local_gradients / (norm + 1e-6)).clamp_max(1.0)
-        return {name: gradient * factor for name, gradient in gradients.items()}
 
     def total_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         """``client_penalty``, and that of the learner of tasks."""

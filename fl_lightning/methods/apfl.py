@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
+from fl_lightning.functional.clipping import clipped
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import CommonArguments, Net
 from fl_lightning.protocol import Batch, Client, ClientState, State
@@ -57,7 +58,7 @@ class APFL(SecondModel):
         weights = {name: weight.detach() for name, weight in self.trained_weights(net).items()}
         mixture = self._mixture(personal, weights, share)
         gradients, _ = self.gradients_of_model(mixture, net, batch, client)
-        gradients, rate = self.clipped(gradients, client), self.step_rate(client)
+        gradients, rate = clipped(gradients, self.clip_local_gradients, client.resting), self.step_rate(client)
         slope = sum(((personal[name] - weights[name]) * gradient).sum() for name, gradient in gradients.items())
         moves = {"visit": client.step == 0, "step": True, "never": False}[self.share_steps]
         client.state["share"] = (share - rate * slope * moves).clamp(0, 1)

@@ -10,6 +10,7 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.clipping import clipped
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import CommonArguments, Net
 from fl_lightning.protocol import Batch, Client, State
@@ -51,7 +52,7 @@ class Ditto(SecondModel):
             name: gradient + self.penalty * (personal[name] - client.received_state[name])
             for name, gradient in gradients.items()
         }
-        for name, slope in self.clipped(slopes, client).items():
+        for name, slope in clipped(slopes, self.clip_local_gradients, client.resting).items():
             personal[name] = personal[name] - rate * slope
         return super().client_step(net, batch, client)
 

@@ -12,7 +12,7 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.methods.fednova import accumulated_steps
+from fl_lightning.methods.fednova import AccumulatedSteps
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
@@ -20,7 +20,7 @@ from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weigh
 class FedCM(FederatedModule):
     """Local steps along ``alpha g + (1 - alpha) D``, D the mean over the last cohort of ``(w_t - w^k) / (a_k lr)``.
 
-    ``a_k`` is that of :func:`~fl_lightning.methods.fednova.accumulated_steps`, K_k without momentum. D is 0 in the first
+    ``a_k`` is that of :class:`~fl_lightning.methods.fednova.AccumulatedSteps`, K_k without momentum. D is 0 in the first
     round, so its steps are ``alpha`` times as long as FedAvg's. Weights that stay with their client step along g. A client with
     a rate of 0 sends the D that it received.
 
@@ -42,6 +42,7 @@ class FedCM(FederatedModule):
         super().__init__(net, **common)
         check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedAvg")
         self.alpha = alpha
+        self._accumulated_steps = AccumulatedSteps(self.optimizer, self.step_factors)
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"direction": self.server_states.tensors("direction")}
@@ -54,8 +55,7 @@ class FedCM(FederatedModule):
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload, weights = super().client_result(net, client), self.trained_weights(net)
-        optimizer = self.optimizer(list(weights.values()))
-        length = accumulated_steps(optimizer, client.num_steps, self.step_factors) * client.learning_rate
+        length = self._accumulated_steps(client.num_steps) * client.learning_rate
         if length == 0:  # the client has not moved, and leaves D as it is
             moved = client.broadcast.get("direction", {})
         else:

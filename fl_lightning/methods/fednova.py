@@ -16,6 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional.schedules import RateFactors
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
 
@@ -53,6 +54,7 @@ class FedNova(FedProx):
             raise ValueError(
                 "model.visit_lr_scheduler is given, but FedNova counts local steps of one rate: leave it out, or use FedAvg"
             )
+        self._accumulated_steps = AccumulatedSteps(self.optimizer)
         self._momentum: float = optimizer.defaults["momentum"]
         check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
         self._check_pull(optimizer.defaults["lr"])
@@ -88,7 +90,7 @@ class FedNova(FedProx):
         kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
         if kept > 0:
             return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
-        return accumulated_steps(self.optimizer([nn.Parameter(torch.zeros(1))]), steps)
+        return self._accumulated_steps(steps)
 
     def aggregate(self, reduced: Reduction) -> Update:
         effective_steps = reduced.mean("accumulation")["a"]
@@ -98,7 +100,7 @@ class FedNova(FedProx):
         return Update(gradient, reduced.mean("buffers"))
 
 
-def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int, factors: RateFactors | None = None) -> float:
+class AccumulatedSteps:
     """How often the gradients of so many local steps count in a client's change, all together, in units of the mean rate.
 
     Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. With
@@ -106,24 +108,31 @@ def accumulated_steps(optimizer: torch.optim.Optimizer, steps: int, factors: Rat
     momentum, with a momentum of 1 or more, and for optimizers other than SGD, with changes that are not sums of gradients.
 
     Args:
-        optimizer: the local optimizer, with its memory empty before the first step; its first group counts.
-        steps: at least 1.
+        optimizer: builds the local optimizer, whose memory is empty before the first step; its first group counts.
         factors: of a schedule within visits; None: all steps have one rate.
 
     Example::
 
-        >>> heavy = torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.5)
-        >>> accumulated_steps(heavy, 3)  # 1 + 1/2 + 1/4, 1 + 1/2 and 1 times
+        >>> heavy = AccumulatedSteps(lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.5))
+        >>> heavy(3)  # 1 + 1/2 + 1/4, 1 + 1/2 and 1 times
         4.25
     """
-    group = optimizer.param_groups[0]
-    if type(optimizer) is not torch.optim.SGD or not 0 < group["momentum"] < 1:
-        return float(steps)
-    rho, dampening, nesterov = group["momentum"], group["dampening"], group["nesterov"]
-    if factors is None and not dampening and not nesterov:
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-    total = velocity = 0.0
-    for step in range(1, steps + 1):
-        velocity = rho * velocity + (1 if step == 1 else 1 - dampening)
-        total += (1 if factors is None else factors(step)) * (1 + rho * velocity if nesterov else velocity)
-    return total if factors is None else total / (factors.mean(steps) or 1.0)
+
+    def __init__(self, optimizer: OptimizerBuilder, factors: RateFactors | None = None) -> None:
+        made = optimizer([nn.Parameter(torch.zeros(1))])
+        group = made.param_groups[0]
+        self._group = group if type(made) is torch.optim.SGD and 0 < group["momentum"] < 1 else None
+        self._factors = factors
+
+    def __call__(self, steps: int) -> float:
+        """The count of at least one step."""
+        if self._group is None:
+            return float(steps)
+        rho, dampening, nesterov = (self._group[name] for name in ("momentum", "dampening", "nesterov"))
+        if self._factors is None and not dampening and not nesterov:
+            return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        total = velocity = 0.0
+        for step in range(1, steps + 1):
+            velocity = rho * velocity + (1 if step == 1 else 1 - dampening)
+            total += (1 if self._factors is None else self._factors(step)) * (1 + rho * velocity if nesterov else velocity)
+        return total if self._factors is None else total / (self._factors.mean(steps) or 1.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice
-from fl_lightning.methods.fednova import accumulated_steps
+from fl_lightning.methods.fednova import AccumulatedSteps
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
@@ -32,7 +32,7 @@ class SCAFFOLD(FederatedModule):
 
     Args:
         option: how a client updates its variate: ``II``, from the distance that it moved, ``c_i - c + (x - y) / (a lr)`` with
-            ``a`` of :func:`~fl_lightning.methods.fednova.accumulated_steps`, K without momentum; or ``I``, the gradient on all
+            ``a`` of :class:`~fl_lightning.methods.fednova.AccumulatedSteps`, K without momentum; or ``I``, the gradient on all
             its samples at the received weights, one more pass.
 
     Raises:
@@ -51,6 +51,7 @@ class SCAFFOLD(FederatedModule):
         super().__init__(net, server_weighting=server_weighting, **common)
         check_choice("model.option", option, Option)
         self.option = option
+        self._accumulated_steps = AccumulatedSteps(self.optimizer, self.step_factors)
         self.unprotected = ("option I's gradients on all samples",) if option == "I" else ()
 
     def broadcast(self, client: int) -> dict[str, State]:
@@ -80,8 +81,7 @@ class SCAFFOLD(FederatedModule):
     def _from_the_change(self, net: nn.Module, client: Client, old: State, server: State) -> State:
         """Option II: the mean gradient of the local steps, from the distance moved; at a rate of 0 the old variate."""
         weights = self.trained_weights(net)
-        optimizer = self.optimizer(list(weights.values()))
-        length = accumulated_steps(optimizer, client.num_steps, self.step_factors) * client.learning_rate
+        length = self._accumulated_steps(client.num_steps) * client.learning_rate
         if length == 0:
             return old
         change = {name: client.received_state[name] - weight.detach() for name, weight in weights.items()}

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fl_lightning import FedAvg
 from fl_lightning.functional.schedules import RateFactors
 from fl_lightning.methods import FedNova, FedProx
-from fl_lightning.methods.fednova import accumulated_steps
+from fl_lightning.methods.fednova import AccumulatedSteps
 
 COSTS = {"FedNova": Cost(up=(1, 0, 4))}
 
@@ -129,7 +129,7 @@ def test_accumulated_steps_equal_those_of_torch(build, factors, steps):
         weight.grad = torch.ones_like(weight)
         optimizer.step()
     of_visit = factors and RateFactors("model.visit_lr_scheduler", lambda one: LambdaLR(one, lambda past: factors[past]))
-    actual = accumulated_steps(build([weight]), steps, of_visit)
+    actual = AccumulatedSteps(build, of_visit)(steps)
     assert actual * sum(rates) / steps == pytest.approx(-weight.item(), abs=1e-12)
     if not optimizer.defaults["momentum"]:
         assert actual == steps
@@ -138,7 +138,7 @@ def test_accumulated_steps_equal_those_of_torch(build, factors, steps):
 @pytest.mark.parametrize("build", [torch.optim.Adam, partial(torch.optim.SGD, momentum=1.0)])
 def test_other_steps_count_once(build):
     """Their changes are no sums of gradients, or grow with the square of the steps."""
-    assert accumulated_steps(build([torch.zeros(1)]), 5) == 5
+    assert AccumulatedSteps(build)(5) == 5
 
 
 @pytest.mark.parametrize(("product", "expected"), [(0.5, 1.75), (1.0, 1.0), (1e-9, 3 - 3e-9)])
