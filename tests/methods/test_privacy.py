@@ -9,7 +9,7 @@ from torch import nn
 from fl_lightning import FedAvg, methods
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import stream_seed
-from fl_lightning.methods import MOON, SCAFFOLD, Ditto, FedCurv, FedDyn, FedProx
+from fl_lightning.methods import MOON, SCAFFOLD, Ditto, FedCurv, FedDyn, FedProx, FedRoD
 from fl_lightning.privacy import DPSGD
 from fl_lightning.tasks import L2SP
 
@@ -252,7 +252,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path):
 
 
 def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
-    """A net with a weight outside its layers: fine for FedAvg, and MOON, which calls its features, is told."""
+    """A net with a weight outside its layers: fine for FedAvg and MOON, and FedRoD, which calls its features, is told."""
 
     class Scaled(nn.Module):
         def __init__(self, net):
@@ -270,5 +270,6 @@ def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
         return tiny.train(NetOfThree, norm=False, rounds=1, privacy=PRIVACY)
 
     train(FedAvg)
+    train(MOON)
     with pytest.raises(ValueError, match="features.0.weight is used outside the forward pass of its layer"):
-        train(MOON)
+        train(FedRoD)
