@@ -52,7 +52,7 @@ class TaskLearner(Learner):
     Args:
         rounds_per_task: R, rounds after which a task is over.
         schedule: ``synchronous``: all clients change tasks together; ``asynchronous``: each by itself, after
-            ``rounds_per_task`` rounds, lost ones too, or once its rate has fallen to ``smallest_rate``.
+            ``rounds_per_task`` rounds, lost ones too, or once its rate is below ``smallest_rate``.
         patience: rounds without a lower validation loss after which a client divides its learning rate.
         rate_divisor: divisor of the learning rate, above 1. Each task begins with the full rate.
         smallest_rate: learning rate below which a client has finished its task.
