@@ -8,9 +8,9 @@ from lightning.pytorch import Callback
 from torch import nn
 
 from fl_lightning import callbacks, losses, methods, models, objectives, optimizers, privacy, robustness, tasks
-from fl_lightning.data import availability, client_sampler, devices, partitions
+from fl_lightning.data import availability, client_sampler, partitions
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Learner
+from fl_lightning.protocol import Learner, devices
 
 # Key -> base class of its values, and the packages with such classes.
 _OFFERED: dict[str, tuple[type, tuple[ModuleType, ...]]] = {

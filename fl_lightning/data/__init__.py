@@ -15,7 +15,6 @@ from fl_lightning.data.augment import (
 from fl_lightning.data.availability import Availability, DayAndNight, SometimesThere, Trace
 from fl_lightning.data.client_sampler import ClientSampler, Poisson, Uniform
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.data.devices import Devices
 from fl_lightning.data.in_memory import from_arrays, from_dataset
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.partitions import (
@@ -42,6 +41,7 @@ from fl_lightning.data.sources.source import Source
 from fl_lightning.data.sources.superclasses import Superclasses
 from fl_lightning.data.sources.torchvision_dataset import TorchvisionDataset
 from fl_lightning.protocol import Batch, PlannedStep
+from fl_lightning.protocol.devices import Devices
 
 __all__ = [
     "IID",

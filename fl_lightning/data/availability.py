@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_lightning.checks import check_each, check_range
+from fl_lightning.checks.csv_files import read_lines
 from fl_lightning.data.client_sampler import ClientSampler
-from fl_lightning.data.sources.tables import read_lines
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Availability", "DayAndNight", "SometimesThere", "Trace"]

@@ -16,7 +16,6 @@ from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
-from fl_lightning.data.devices import Devices
 from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.loaders import EvaluationBatches
@@ -31,6 +30,7 @@ from fl_lightning.data.storage import Storage, StoredSamples
 from fl_lightning.data.tasks import ClassStreams, Streams, Tasks
 from fl_lightning.objectives import Objective, SingleLabel
 from fl_lightning.protocol import EvaluationName, NetInputs
+from fl_lightning.protocol.devices import Devices
 
 
 class FederatedDataModule(LightningDataModule):

@@ -8,7 +8,7 @@ from textwrap import shorten
 
 from fl_lightning.checks import check_range, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
-from fl_lightning.data.devices import Devices
+from fl_lightning.protocol.devices import Devices
 
 
 @dataclass(frozen=True)

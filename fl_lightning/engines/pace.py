@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fl_lightning.data.devices import Devices, Work
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.traffic import Traffic
 from fl_lightning.protocol import Request, RoundReport, Visit
+from fl_lightning.protocol.devices import Devices, Work
 
 
 class Pace(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from fl_lightning.data.devices import Devices
 from fl_lightning.engines.ranks import OneProcess, Ranks
 from fl_lightning.protocol import Protection
+from fl_lightning.protocol.devices import Devices
 from fl_lightning.state.client_states import ClientStates, MemoryStates
 
 

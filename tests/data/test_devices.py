@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fl_lightning.data import Devices, FederatedDataModule
-from fl_lightning.data.devices import Work
+from fl_lightning.protocol.devices import Work
 
 HEAD = "client,samples_per_second,download,upload\n"
 # 10 steps of 4 samples, 100 bytes each way: 4 + 10 + 20, 8 + 1 + 1, and 40 + 1 + 1 seconds.

@@ -10,11 +10,11 @@ from typing import get_args
 import torch
 from PIL import Image
 
+from fl_lightning.checks.csv_files import read_rows
 from fl_lightning.data.cache import Files, cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
 from fl_lightning.data.sources.source import Source, check_file, kind_of
-from fl_lightning.data.sources.tables import read_rows
 
 _INDEX = "data.source.index"
 

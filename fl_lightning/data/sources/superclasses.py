@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from fl_lightning.checks.csv_files import read_rows
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
-from fl_lightning.data.sources.tables import read_rows
 
 CIFAR100_TABLE = Path(str(resources.files("fl_lightning.data") / "cifar100_superclasses.csv"))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fl_lightning.checks import check_range
-from fl_lightning.data.sources.tables import read_rows
+from fl_lightning.checks.csv_files import read_rows
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["Devices"]

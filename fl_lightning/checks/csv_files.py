@@ -1,4 +1,4 @@
-"""CSV files about samples or classes."""
+"""CSV files, with the number of each line."""
 
 import csv
 import io
