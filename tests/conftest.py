@@ -34,7 +34,7 @@ from fl_lightning.data import FederatedDataModule, from_arrays
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# Torch cannot fork a process whose first backward pass comes after a traced step, which makes its fake tensors' device known:
+# Torch cannot fork a process if its first backward pass comes after a traced step, which adds the device of fake tensors:
 # tests of two processes would fail if the first test of their worker were one of the captured engine.
 torch.ones(1, requires_grad=True).sum().backward()
 

@@ -13,7 +13,7 @@ def clipped(gradients: State, limit: float | None, resting: Container[str]) -> S
     Args:
         gradients: by the names of their weights.
         limit: above 0; None: none.
-        resting: weights that stay as they are in this step, whose gradients do not count.
+        resting: weights that stay as they are in this step; their gradients do not count.
 
     Example::
 

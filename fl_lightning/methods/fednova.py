@@ -103,12 +103,12 @@ class FedNova(FedProx):
 class AccumulatedSteps:
     """How often the gradients of so many local steps count in a client's change, all together, in units of the mean rate.
 
-    Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. With
-    dampening, Nesterov's form or a schedule, which the paper does not have, the same count is taken step by step. K without
+    Equation 8's ``||a||_1``, which with momentum rho is ``(K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)`` for K steps. It is
+    counted step by step, which includes dampening, Nesterov's form and schedules; the paper has none of them. K without
     momentum, with a momentum of 1 or more, and for optimizers other than SGD, with changes that are not sums of gradients.
 
     Args:
-        optimizer: builds the local optimizer, whose memory is empty before the first step; its first group counts.
+        optimizer: builds the local optimizer, new for each visit; its first group counts.
         factors: of a schedule within visits; None: all steps have one rate.
 
     Example::
@@ -129,8 +129,6 @@ class AccumulatedSteps:
         if self._group is None:
             return float(steps)
         rho, dampening, nesterov = (self._group[name] for name in ("momentum", "dampening", "nesterov"))
-        if self._factors is None and not dampening and not nesterov:
-            return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         total = velocity = 0.0
         for step in range(1, steps + 1):
             velocity = rho * velocity + (1 if step == 1 else 1 - dampening)

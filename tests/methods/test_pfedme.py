@@ -83,7 +83,7 @@ def test_a_client_uses_theta_with_the_parts_that_it_keeps(tiny, settings, is_per
 
 
 def test_theta_is_pulled_by_the_learner_of_tasks(tiny):
-    """L2SP's pull is part of the objective whose Moreau envelope the server minimises."""
+    """The server minimises the Moreau envelope of the objective with L2SP's pull."""
     method, net = tiny.train(PFedMe, penalty=PENALTY, inner_steps=2, inner_rate=RHO, tasks=L2SP(0.9)), tiny.new_net()
     for round, cohort in tiny.rounds:
         visits = {client: visit(tiny, net, client, round, PENALTY, 2, RHO, 0.0, pull=0.9) for client in cohort}

@@ -107,7 +107,7 @@ def test_what_is_kept_of_a_task_is_the_global_model_at_its_end(arriving, learner
 
 
 def test_rows_drawn_for_a_task_outlast_a_lost_round(arriving):
-    """Client 1, whose samples are infinite, is alone in the first round of task 2: FedACG steps back to the drawn rows."""
+    """Client 1 has infinite samples and the first round of task 2 to itself: FedACG steps back to the drawn rows."""
     data = arriving.new_data(cohorts=[[0, 1, 2], [0, 1, 2], [1]])
     trained = arriving.train(Pair(FedACG, ClassLearner), data, rounds=3, poisoned=1)
     assert trained.seen.rounds[2].lost
