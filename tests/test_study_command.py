@@ -144,19 +144,6 @@ def test_every_number_in_a_table_comes_from_the_results_file():
         assert (folder / "report.md").read_text() == page(study, read_results(study, folder / "runs.csv")), folder
 
 
-def test_numbers_before_a_link_to_a_page_are_on_it():
-    """In hand-written tables: those of a cell between the last semicolon and the link, however the leading 0 is written."""
-    seen = 0
-    for path in sorted((ROOT / "docs").rglob("*.md")):
-        cells = [] if path.name == "report.md" else re.findall(r"^\|.*$", path.read_text(), re.MULTILINE)
-        for text, link in re.findall(r"([^|]*?)\(([^()\s]*report\.md)\)", "\n".join(cells)):
-            numbers = re.findall(r"(?<![\w.])0?(\.\d+)", text.rpartition(";")[2])
-            page = {number.lstrip("0") for number in re.findall(r"\d*\.\d+", (path.parent / link).read_text())}
-            assert {number for number in numbers if not {number, f"{number}0"} & page} == set(), (path, link)
-            seen += len(numbers)
-    assert seen
-
-
 def test_results_files_are_rewritten_as_they_are(tmp_path):
     """Byte for byte, in whatever order the runs are given."""
     from studies.catalogue import STUDIES
