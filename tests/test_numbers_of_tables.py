@@ -43,8 +43,6 @@ NO_FILE = {
     ("docs/papers/fedweit.md", "## What our runs show"),
     ("docs/papers/fedweit.md", "## Overlapped-CIFAR-100: the FedWeIT paper's Table 2"),
     ("docs/papers/fedweit.md", "## Table 2, Overlapped-CIFAR-100"),
-    ("docs/papers/flashback.md", "## CIFAR-10, Dirichlet 0.1: Flashback's comparison"),
-    ("docs/papers/flashback.md", "## Table 1, CIFAR-10, beta 0.1"),
     ("docs/unlearning.md", "## Example: client 0 of ten"),
     ("docs/verified.md", "## Methods with one global model"),
     ("docs/verified.md", "## Defences"),
