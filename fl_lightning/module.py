@@ -226,8 +226,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
                 f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
             )
         self.federation = data
-        if self.engine_name == "flower":
-            data.leave_validation_to_sites()
+        data.validate_here(self.engine_name != "flower")
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self.trainer.state.fn != "fit":

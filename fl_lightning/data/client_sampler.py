@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.checks import counted
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["ClientSampler", "Poisson", "Uniform"]
@@ -71,16 +70,6 @@ class FixedCohorts(ClientSampler):
         self.cohorts, self.num_rounds = cohorts, len(cohorts)
 
     def cohort(self, round: int, num_clients: int, size: int, seed: int) -> Sequence[int]:
-        """The cohort of a round.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if not 1 <= round <= len(self.cohorts):
-            raise ValueError(
-                f"data.cohorts names {counted(len(self.cohorts), 'round')}, but round {round} is needed: lower "
-                "trainer.max_steps"
-            )
         return self.cohorts[round - 1]
 
     def largest(self, num_clients: int, size: int) -> int:

@@ -168,11 +168,11 @@ class FederatedDataModule(LightningDataModule):
         )
         self.to(torch.device("cpu"), torch.get_default_dtype())
 
-    def leave_validation_to_sites(self) -> None:
-        """Clients' validation parts are at their sites: here only the test set is evaluated."""
-        self._validates = False
+    def validate_here(self, here: bool) -> None:
+        """Whether clients' validation parts are evaluated in this process, and not at their sites."""
+        self._validates = here
         if self._samples is not None:
-            self.evaluation = replace(self.evaluation, has_validation=False)
+            self.evaluation = replace(self.evaluation, has_validation=self.has_validation and here)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep the samples on ``device`` and serve them as ``dtype``; costs nothing if this is already so."""

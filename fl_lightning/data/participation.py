@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import shorten
 
-from fl_lightning.checks import check_range, in_code_of
+from fl_lightning.checks import check_range, counted, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
 from fl_lightning.protocol.devices import Devices
 
@@ -44,8 +44,13 @@ class Participation:
         """The clients of a round (counted from 1), ascending; possibly none, if the sampler allows it.
 
         Raises:
-            ValueError: if the sampler draws anything other than clients of the federation, each once.
+            ValueError: if the sampler has no such round, or draws anything other than clients of the federation, each once.
         """
+        if self.num_rounds is not None and not 1 <= round <= self.num_rounds:
+            raise ValueError(
+                f"{self.said_by} names {counted(self.num_rounds, 'round')}, but round {round} is needed: lower "
+                "trainer.max_steps"
+            )
         with in_code_of("data.client_sampler", self.sampler):
             drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
         try:

@@ -25,14 +25,18 @@ class ReferenceSamples:
         source: its classes are among those of the federation.
         root: folder of the source, as ``data.root``.
         data: the federation.
+        net: the net that is to take the samples.
         part: the samples that count.
 
     Raises:
         FileNotFoundError: if the source is not there.
-        ValueError: if it cannot be read, there is no such sample, its shape is another, or the federation lacks its class.
+        ValueError: if it cannot be read, there is no such sample, its shape is another, the federation lacks its class, or the
+            net has no embedding of a token.
     """
 
-    def __init__(self, what: str, source: Source, root: Path, data: FederatedDataModule, part: Part = "test") -> None:
+    def __init__(
+        self, what: str, source: Source, root: Path, data: FederatedDataModule, net: nn.Module, part: Part = "test"
+    ) -> None:
         try:
             dataset = source.load(root)
         except (ValueError, FileNotFoundError) as error:  # names its keys as if it were data.source
@@ -52,7 +56,6 @@ class ReferenceSamples:
                 f"{what}, with the class {strange[0]}, which data.source lacks: give both the same class names, "
                 "as SomeClasses does"
             )
-        self._what = what
         self._part: Part = part
         self._samples, self._preparation = PreparedSamples(dataset, data.preparation, "auto", 0), data.preparation
         given, taken = ((record.shape, record.dtype) for record in (self._samples.input_record, data.samples.input_record))
@@ -60,21 +63,13 @@ class ReferenceSamples:
             raise ValueError(
                 f"{what}, with samples of shape {given[0]} and type {given[1]}, must be {taken[0]} and {taken[1]}: convert them"
             )
+        check_token_ids(what, net, self._preparation, [samples])
         self._targets = samples.targets
         if by_name:
             self._targets = torch.tensor([data.classes.index(known) for known in dataset.classes])[samples.targets]
 
     def __len__(self) -> int:
         return len(self._targets)
-
-    def check_net(self, net: nn.Module) -> None:
-        """Check that a net can take the samples.
-
-        Raises:
-            ValueError: as :func:`check_token_ids`.
-        """
-        dataset = self._samples.dataset
-        check_token_ids(self._what, net, self._preparation, [dataset.train if self._part == "train" else dataset.test])
 
     @cached_property
     def inputs(self) -> EvaluationInputs:

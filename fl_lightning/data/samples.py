@@ -96,6 +96,19 @@ class Dataset:
             )
 
 
+def check_has_classes(dataset: Dataset, source: str) -> None:
+    """Check that each sample has one class, for a source that goes by it.
+
+    Raises:
+        ValueError: if it has targets of another kind.
+    """
+    if not dataset.objective.tells_classes:
+        raise ValueError(
+            f"data.source is {source}, which goes by classes, but data.source.source has {dataset.objective!r}: use it without "
+            f"{source}"
+        )
+
+
 def in_parts(inputs: Tensor) -> tuple[Tensor, ...]:
     """Views of (n, ...) inputs in order, each of about 16 MiB: for results that must not hold another copy of all."""
     return inputs.split(max(_BYTES_AT_ONCE // max(inputs[:1].nbytes, 1), 1))

@@ -44,7 +44,7 @@ def held_references(
     """The test samples of reference sets, before round 1; without a root from the folder of the federation's data.
 
     Raises:
-        ValueError: if there is no global model, or as :class:`ReferenceSamples` and its check of the net.
+        ValueError: if there is no global model, or as :class:`ReferenceSamples`.
     """
     if not method.has_global_model:
         raise ValueError(
@@ -52,10 +52,7 @@ def held_references(
             "no global model to ask: leave the callback out"
         )
     folder = data.root if root is None else Path(root)
-    held = {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data) for name, one in sets.items()}
-    for samples in held.values():
-        samples.check_net(method.net)
-    return held
+    return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data, method.net) for name, one in sets.items()}
 
 
 def weight_averages(trainer: Trainer) -> list[WeightAveraging]:

@@ -61,7 +61,7 @@ class Site(Protocol):
 
     @property
     def cohort_size(self) -> int:
-        """Clients that a round waits for, without those that over-selection adds."""
+        """Clients that a round draws, with those that over-selection adds."""
         ...
 
     def num_train(self, client: int) -> int:

@@ -52,8 +52,7 @@ class PretrainedEWC(L2SP):
             raise ValueError(f"PretrainedEWC needs a FederatedDataModule, which prepares its samples, not {kind}: use L2SP")
         what = f"model.tasks.source is {type(self.source).__name__}"
         folder = self.data.root if self.root is None else Path(self.root)
-        self._samples = ReferenceSamples(what, self.source, folder, self.data, "train")
-        self._samples.check_net(self.method.net)
+        self._samples = ReferenceSamples(what, self.source, folder, self.data, self.method.net, "train")
 
     def begin_round(self, round: int) -> None:
         if round > 1:

@@ -15,9 +15,9 @@ from torch import nn
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback, ReferenceAccuracy, WiseFT
-from fl_lightning.data import IID, Arrays, Digits, SomeClasses
+from fl_lightning.data import IID, Arrays, Digits, Joined, SomeClasses
 from fl_lightning.models import MLP
-from fl_lightning.objectives import NextToken
+from fl_lightning.objectives import NextToken, Regression
 from fl_lightning.tasks import PretrainedEWC
 
 OLD, NEW = SomeClasses("digits", first=5), SomeClasses("digits", first=5, without=True)
@@ -120,6 +120,10 @@ def test_a_run_with_it_ends_in_the_same_weights():
         (lambda: SomeClasses("digits"), "data.source.first is None and data.source.names is None: give one"),
         (lambda: SomeClasses("digits", first=10).load(Path()), "data.source.first is 10, must be between 1 and 9"),
         (lambda: SomeClasses("digits", names=["cat"]).load(Path()), "data.source.names has cat, which is not a class"),
+        (
+            lambda: SomeClasses(Arrays(torch.zeros(2, 1), [0.1, 0.2], objective=Regression()), first=1).load(Path()),
+            r"^data.source is SomeClasses, which goes by classes, but data.source.source has Regression\(.*: use it without",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(make, message):
@@ -185,6 +189,8 @@ def test_some_classes_keep_their_labels():
 
     held = Held(torch.zeros(4, 1), [0, 1, 2, 1], torch.zeros(4, 1), [1, 1, 1, 1], owners=[0, 1, 2, 3])
     assert SomeClasses(held, names=["1"]).load(Path()).test_owners.tolist() == [1, -1, 0, -1]
+    several = SomeClasses(Joined({"a": Digits(), "b": Digits()}), first=2).load(Path())
+    assert several.sources == ("a",) * 10 + ("b",) * 10  # of all classes
 
 
 def test_it_is_an_option_of_the_command_line(main, tmp_path):

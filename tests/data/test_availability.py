@@ -51,6 +51,10 @@ def test_a_trace(tmp_path):
     trace = Trace(str(tmp_path / "trace.csv"))
     assert cohorts(trace, 4) == [[0, 1], [0, 4], [], [1, 4]]
     assert (trace.largest(5, 4), trace.largest(5, 1)) == (2, 1)  # two are there at most
+    data = FederatedDataModule(num_clients=N, clients_per_round=N, client_sampler=trace)
+    for round in (0, 5):
+        with pytest.raises(ValueError, match=f"data.client_sampler Trace names 4 rounds, but round {round} is needed"):
+            data.cohort(round)
 
 
 @pytest.mark.parametrize(

@@ -180,11 +180,14 @@ def test_every_other_method_has_the_bits_of_the_simulation(name, run, tmp_path):
 
 
 def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
-    """With channels last, which another kernel adds up in another order."""
+    """With channels last, which another kernel adds up in another order. A data module serves both, one after the other."""
     method, simulated = (make("FedAvg", engine, net=CNN2) for engine in ("flower", "sequential"))
-    with connected(GridSites(SomeGrid(sites_of("FedAvg", tmp_path, net=CNN2)), 30.0)):
-        fit(method, digits(), 2, limit_val_batches=0)
-    fit(simulated, digits(), 2, limit_val_batches=0)
+    data = digits(val_fraction=0.2)
+    with connected(GridSites(SomeGrid(sites_of("FedAvg", tmp_path, net=CNN2, val_fraction=0.2)), 30.0)):
+        fit(method, data, 2, limit_val_batches=0)
+    assert "val" not in data.evaluation.names
+    fit(simulated, data, 2, limit_val_batches=0)
+    assert "val" in data.evaluation.names
     same(method, simulated)
 
 

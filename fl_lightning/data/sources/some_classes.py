@@ -1,11 +1,12 @@
 """A source with the samples of some of its classes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from fl_lightning.data.samples import Dataset
+from fl_lightning.data.samples import Dataset, check_has_classes
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 
@@ -22,7 +23,8 @@ class SomeClasses(Source):
         without: take all other classes instead.
 
     Raises:
-        ValueError: if both or none of ``first`` and ``names`` are given; as it loads, if there is no such class.
+        ValueError: if both or none of ``first`` and ``names`` are given; as it loads, if there is no such class, or samples
+            have no class.
     """
 
     def __init__(
@@ -34,21 +36,20 @@ class SomeClasses(Source):
 
     def load(self, root: Path) -> Dataset:
         dataset = self.source.load(root)
+        check_has_classes(dataset, "SomeClasses")
         chosen = torch.zeros(len(dataset.classes), dtype=torch.bool)
         chosen[self._labels(dataset.classes)] = True
         if self.without:
             chosen = ~chosen
         in_train, in_test = (chosen[part.targets].nonzero().flatten() for part in (dataset.train, dataset.test))
         train, test = dataset.train.some(in_train), dataset.test.some(in_test)
-        if dataset.owners is None:
-            return Dataset(train, test, dataset.classes)
-        holders, owners = torch.unique(dataset.owners[in_train], return_inverse=True)
-        if dataset.test_owners is None:
-            return Dataset(train, test, dataset.classes, owners)
-        # As everywhere, -1 is a client without training samples.
-        same = dataset.test_owners[in_test, None] == holders
-        test_owners = torch.where(same.any(dim=1), same.int().argmax(dim=1), -1)
-        return Dataset(train, test, dataset.classes, owners, test_owners)
+        owners = test_owners = None
+        if dataset.owners is not None:
+            holders, owners = torch.unique(dataset.owners[in_train], return_inverse=True)
+            if dataset.test_owners is not None:  # as everywhere, -1 is a client without training samples
+                same = dataset.test_owners[in_test, None] == holders
+                test_owners = torch.where(same.any(dim=1), same.int().argmax(dim=1), -1)
+        return replace(dataset, train=train, test=test, owners=owners, test_owners=test_owners)
 
     def _labels(self, classes: Sequence[str]) -> list[int]:
         if self.first is not None:

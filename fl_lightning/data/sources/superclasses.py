@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fl_lightning.checks.csv_files import read_rows
-from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.data.samples import Dataset, Samples, check_has_classes
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 
@@ -23,7 +23,8 @@ class Superclasses(Source):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming file and line, if the table lacks a class, lists one twice, or lists an unknown one.
+        ValueError: naming file and line, if the table lacks a class, lists one twice, or lists an unknown one; as it loads,
+            if samples have no class.
     """
 
     def __init__(self, source: str | Source, table: str | None = None) -> None:
@@ -32,6 +33,7 @@ class Superclasses(Source):
 
     def load(self, root: Path) -> Dataset:
         dataset = self.source.load(root)
+        check_has_classes(dataset, "Superclasses")
         of_class = read_superclasses(self.table, dataset.classes, "data.source.table")
         names = sorted(set(of_class))
         label = torch.tensor([names.index(name) for name in of_class])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fl_lightning.data import Arrays, FederatedDataModule, Superclasses
+from fl_lightning.objectives import Regression
 
 REAL_DATA = os.environ.get("FL_LIGHTNING_DATA")
 
@@ -84,6 +85,12 @@ def test_a_table_of_ones_own(table):
     assert dataset.train.targets.tolist() == [0, 0, 1, 0]
     assert len(dataset.test) == 0
     assert dataset.owners.tolist() == [1, 0, 0, 1]
+
+
+def test_a_source_without_classes_is_refused(table):
+    source = Arrays(np.zeros((2, 1)), np.array([0.5, 1.5]), objective=Regression())
+    with pytest.raises(ValueError, match=r"^data.source is Superclasses, which goes by classes, but data.source.source has"):
+        Superclasses(source, table("class,superclass")).load(Path())
 
 
 def test_a_source_by_name_serves_a_data_module(table):
