@@ -49,7 +49,7 @@ class ClientForgetting(FederatedCallback):
         return self.due(round)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.due(round) or not module.data.has_validation:
+        if not module.data.has_validation:
             return
         before, after = (models.accuracies_at_sites or partial(_accuracies_here, module, models))()
         scores = client_forgetting(before, after)

@@ -131,7 +131,7 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, float | bool | str]:
 
 
 def _flatten(value: Any, key: str, into: dict[str, float | bool | str]) -> None:
-    if isinstance(value, Mapping) and (value or not key):
+    if isinstance(value, Mapping) and (value or not key or key in into):  # a class without options keeps its name
         for name, inner in value.items():
             inner_key = key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip(".")
             _flatten(inner, inner_key, into)

@@ -24,8 +24,6 @@ class FeatureDrift(HeadProbe):
     """
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.due(round):
-            return
         inputs, targets = self.probe_samples(module)
         members = torch.nn.functional.one_hot(targets, len(module.data.classes))  # (S, C)
 

@@ -52,9 +52,9 @@ class FederatedCallback(RoundCallback):
         """Whether any round may be one of the chosen ones."""
         return self.every > 0 or bool(self.rounds)
 
-    def due_or_last(self, round: int, is_last: bool) -> bool:
+    def due_or_last(self, trainer: Trainer, round: int) -> bool:
         """Whether this round is a chosen one, or the last of a run in which some are chosen."""
-        return self.due(round) or (is_last and self.chooses)
+        return self.due(round) or (self.chooses and (trainer.should_stop or round == trainer.max_steps))
 
     def state_dict(self) -> dict[str, Any]:
         return {name.removeprefix("_"): copy(getattr(self, name)) for name in self.kept}

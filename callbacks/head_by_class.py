@@ -29,8 +29,6 @@ class HeadByClass(HeadProbe):
     """
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.due(round):
-            return
         inputs, _ = self.probe_samples(module)
 
         def measure(net: nn.Module) -> Tensor:

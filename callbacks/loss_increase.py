@@ -58,8 +58,6 @@ class LossIncrease(FederatedCallback):
         return self.due(round) and len(self._previous) > 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.wants_models(round):
-            return
         inputs, targets, owner = module.data.evaluation.training_samples(self._previous)
 
         def mean_losses(logits: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class PerClassAccuracy(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if self.wants_models(round) and module.data.evaluation.monitors_test and module.has_global_model:
+        if module.data.evaluation.monitors_test and module.has_global_model:
             inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
             before = models.predict_received(inputs)[None]
             logits = torch.cat([before, models.predict(inputs)])
@@ -68,7 +68,7 @@ class PerClassAccuracy(FederatedCallback):
             name: scores[label] for label, name in enumerate(module.data.classes) if not self._history[round][label].isnan()
         }
         module.log_round({f"class_accuracy/{name}": value for name, value in measured.items()}, round)
-        if round > 0 and self.due_or_last(round, round == trainer.max_steps):
+        if round > 0 and self.due_or_last(trainer, round):
             values = torch.stack(list(self._history.values()), dim=1)
             figure = over_rounds(values, class_names(module), list(self._history), "Accuracy of the global model by class")
             log_figure(trainer, "class_accuracy/heatmap", figure, round)

@@ -88,7 +88,7 @@ class PersonalAccuracy(FederatedCallback):
         return self._clients_keep_models and self.due(round)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.wants_models(round) or not module.data.has_validation:
+        if not module.data.has_validation:
             return
         parts = [module.data.evaluation.client_samples("val", [client]) for client in models.clients]
         inputs, targets = [part for part, _, _ in parts], torch.cat([labels for _, labels, _ in parts])
@@ -118,7 +118,7 @@ class PersonalAccuracy(FederatedCallback):
             now = module.evaluation.personal["val"].accuracy.cpu()
             changes = torch.stack([now[client] - then for client, then in self._last_visit.items()])
             module.log_round({"forgetting/personal_since_visit": changes.nanmean()}, round)
-        if module.evaluation.personal and self.due_or_last(round, round == trainer.max_steps):
+        if module.evaluation.personal and self.due_or_last(trainer, round):
             name = next(reversed(module.evaluation.personal))
             accuracy = module.evaluation.personal[name].accuracy
             log_tensors(trainer, {"clients/personal_accuracy": accuracy}, round)

@@ -79,7 +79,7 @@ class ProjectedAscent(FederatedCallback):
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         others = [position for position, client in enumerate(models.clients) if client != self.client]
-        if not self.wants_models(round) or len(others) in (0, len(models.clients)):
+        if len(others) in (0, len(models.clients)):
             return
         by_samples = module.server_weighting == "n_weighted"
         counts = [float(module.data.num_train(models.clients[position])) if by_samples else 1.0 for position in others]

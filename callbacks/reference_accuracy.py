@@ -63,8 +63,6 @@ class ReferenceAccuracy(FederatedCallback):
             module.log_round(begun, 0)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.due(round):
-            return
         held, score = self._held.values(), module.data.objective.score
         before = torch.stack([score(models.predict_received(one.inputs), one.targets) for one in held])
         after = torch.stack([score(models.predict(one.inputs), one.targets) for one in held], dim=1)
@@ -88,7 +86,7 @@ class ReferenceAccuracy(FederatedCallback):
         log_figure(trainer, "reference/forgetting", figure, round)
 
     def on_train_batch_end(self, trainer: Trainer, module: FederatedModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.due_or_last(trainer.global_step, trainer.should_stop):
+        if self.due_or_last(trainer, trainer.global_step):
             for average in weight_averages(trainer):  # takes each round once, and this one perhaps only after this callback
                 average.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
             with evaluated_weights(trainer, module):

@@ -26,8 +26,6 @@ class RepresentationSimilarity(Probe):
     _last: Tensor | None = None  # of the global model in the last measured round
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.due(round):
-            return
         inputs, _ = self.probe_samples(module)
         names: list[str] = []
 

@@ -45,7 +45,7 @@ class RoundForgetting(FederatedCallback):
         return self.clients_every > 0 and round % self.clients_every == 0
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
-        if not self.wants_models(round) or not module.data.evaluation.monitors_test:
+        if not module.data.evaluation.monitors_test:
             return
         inputs, targets = module.data.evaluation.test_inputs(), module.data.evaluation.test_targets()
         num_classes = len(module.data.classes)
@@ -71,7 +71,7 @@ class RoundForgetting(FederatedCallback):
         if round > 0:
             self.best = accuracy if self.best is None else torch.fmax(self.best, accuracy)
         self._previous = (round, accuracy)
-        if self._drops and self.due_or_last(round, round == trainer.max_steps):
+        if self._drops and self.due_or_last(trainer, round):
             values = torch.stack(list(self._drops.values()), dim=1)
             title = "Drop in accuracy since the evaluation before"
             figure = over_rounds(values, class_names(module), list(self._drops), title, diverging=True)

@@ -54,7 +54,7 @@ class TaskAccuracy(FederatedCallback):
         of_clients = {client: task_scalars(table[client : client + 1]) for client in self.clients}
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
         module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
-        if self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
+        if self.due_or_last(trainer, round):
             log_tensors(trainer, {"tasks/table": table.nanmean(dim=0), "tasks/client_tables": table}, round)
             log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
 

@@ -46,7 +46,7 @@ class TaskAttention(FederatedCallback):
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         tensors = module.tasks.attention_tensors()
-        if not tensors or not self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
+        if not tensors or not self.due_or_last(trainer, round):
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
         for client in module.stored.states.clients()[: self.num_clients]:

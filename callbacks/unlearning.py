@@ -60,7 +60,7 @@ class Unlearning(FederatedCallback):
             self._measure(trainer, module, 0)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        if self.due_or_last(round, trainer.should_stop or round == trainer.max_steps):
+        if self.due_or_last(trainer, round):
             self._measure(trainer, module, round)
 
     def _measure(self, trainer: Trainer, module: FederatedModule, round: int) -> None:

@@ -111,7 +111,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.tuned_engine: str | None = None  # the engine that the run began with under "auto" or "tune"
         self.began_from: dict[str, Any] | None = None  # of initial_weights: the file, and the round of its run
         self.stored = StoredStates()
-        self.lost_rounds = LostRounds(at_sites=self.engine_name == "flower")
+        self.lost_rounds = LostRounds(self.engine_name == "flower", 1 if self.aggregation is None else self.aggregation.least)
         self.evaluation = Evaluation(self, self.stored, self.log_round)
         self.settings = RunSettings(self, self.given)
         self._settings: Settings = {}  # of the fit
@@ -145,11 +145,12 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         watchers = round_callbacks(self.trainer)
         for watcher in watchers:
             watcher.on_round_start(self.trainer, self, round)
+        wanting = [watcher for watcher in watchers if watcher.wants_models(round)]
         with saying_what_to_change(f"round {round}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
-            fit = self.engine.run(round, visits, keep_models=bool(visits) and any(one.wants_models(round) for one in watchers))
+            fit = self.engine.run(round, visits, keep_models=bool(visits and wanting))
         if fit.models is not None:
             with saying_what_to_change(f"round {round}, what callbacks ask of clients' models", FEWER_AT_A_TIME):
-                for watcher in watchers:
+                for watcher in wanting:
                     watcher.on_cohort_fit_end(self.trainer, self, round, fit.models)
         with saying_what_to_change(f"round {round}, the server's step", FEWER_ON_DEVICE):
             report = self._server.take(fit, self.data.participation.among(self.tasks.num_there(round)), self.stored.states)
@@ -398,7 +399,6 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
         devices=method.data.devices,
         protection=_protection(method),
         precision=method.trainer.precision_plugin.train_step_context,
-        seed=method.seed,
     )
     last = method.trainer.max_steps
     rounds = range(min(method.trainer.global_step + 1, last), last + 1)

@@ -125,14 +125,12 @@ class Share:
         self._measured = {tuple(range(self._num_visits)): self.reduced.sum_over_ranks(outcomes, ranks.sum)}
 
     def outcomes(self) -> list[Outcome]:
-        """Of all visits, in one transfer from the device; all 0 for those of other processes that were not gathered."""
+        """Of all visits booked, or gathered, in their order; one transfer from the device."""
         positions = [position for part in self._measured for position in part]
         rows: list[list[float]] = torch.cat(list(self._measured.values())).tolist() if positions else []
-        measured = dict(zip(positions, rows, strict=True))
         outcomes: list[Outcome] = []
-        for position in range(self._num_visits):
-            loss, is_finite, norm, *of_all = measured.get(position, (0.0, 0.0, 0.0))
-            down, up, has_state, has_weight = of_all or self._counts.get(position, (0, 0, False, False))
+        for position, (loss, is_finite, norm, *of_all) in sorted(zip(positions, rows, strict=True)):
+            down, up, has_state, has_weight = of_all or self._counts[position]
             outcomes.append(Outcome(loss, is_finite, norm, int(down), int(up), bool(has_state), bool(has_weight)))
         return outcomes
 

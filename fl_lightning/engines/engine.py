@@ -56,7 +56,7 @@ class Engine(ABC):
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         self.method, self.context, self.needs, self.data = method, context, method.needs, method.data
         self.hooks = RoundHooks(method)
-        self.seed = method.seed if context.seed is None else context.seed
+        self.seed = method.seed
         poisson = context.protection.poisson_batches
         self.samples = method.data.client_batches(method.needs.sample_indices, poisson, context.batch_size)
         self.net = copied_net(method).train()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -25,12 +25,14 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Visit
 
-_Runs = Literal["sequential", "vectorized", "captured"]
-EngineName = Literal["auto", "tune", _Runs, "flower"]
+EngineName = Literal["auto", "tune", "sequential", "vectorized", "captured", "flower"]
 """Of ``model.engine``; ``auto`` and ``tune`` choose one that trains clients here, ``flower`` has them trained elsewhere."""
 
-_CLASSES: tuple[type[Engine], ...] = (SequentialEngine, VectorizedEngine, CapturedEngine)
-ENGINES = dict(zip(get_args(_Runs), _CLASSES, strict=True))
+ENGINES: dict[str, type[Engine]] = {
+    "sequential": SequentialEngine,
+    "vectorized": VectorizedEngine,
+    "captured": CapturedEngine,
+}
 """Those that train clients here, by the value of ``model.engine``."""
 
 # Limits from benchmarks/RESULTS.md, of two processors. Without convolutions, stacking is faster on both up to so many weights

@@ -66,7 +66,7 @@ def kept_timing(description: str, measure: Callable[[], Timing]) -> Timing:
     except OSError as error:  # a home that cannot be written
         return measure()._replace(not_kept=first_line(error))
     try:
-        with suppress(FileNotFoundError, ValueError):  # a file that somebody has edited is made again
+        with suppress(FileNotFoundError, ValueError):  # a file that is cut is made again
             return Timing(json.loads(path.read_text()), {})
         timing = measure()
         if not timing.failures:

@@ -28,7 +28,8 @@ def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     (first, masks), (second, _) = _forward(net, inputs), _forward(net, changed)
     if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
         return True
-    return bool(masks) and masks != [(2 * size, *rest) for size, *rest in _forward(net, tree_map(_first, inputs))[1]]
+    one = tree_map(lambda part: part[:1], inputs)
+    return bool(masks) and masks != [(2 * size, *rest) for size, *rest in _forward(net, one)[1]]
 
 
 def draws(net: nn.Module, inputs: NetInputs) -> bool:
@@ -92,10 +93,6 @@ def _another(first: Tensor, second: Tensor) -> Tensor:
         noise = torch.randn(second.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return second + noise.to(second)
     return torch.zeros_like(second) if torch.equal(first, second) else first  # indices of an embedding have a largest
-
-
-def _first(part: Tensor) -> Tensor:
-    return part[:1]
 
 
 def _forward(net: nn.Module, inputs: NetInputs) -> tuple[list[Tensor], list[tuple[int, ...]]]:

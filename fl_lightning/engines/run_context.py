@@ -25,7 +25,6 @@ class RunContext:
         protection: protection of the clients' samples.
         precision: context in which hooks run, such as autocast.
         batch_size: samples of a local step; None: that of the federation.
-        seed: seed of the draws of layers and hooks in a round; None: the method's.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -35,4 +34,3 @@ class RunContext:
     protection: Protection = field(default_factory=Protection)
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext
     batch_size: int | None = None
-    seed: int | None = None

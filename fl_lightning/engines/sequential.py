@@ -68,7 +68,8 @@ class SequentialEngine(Engine):
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
-        client = client.having(step=step, resting=self._rests(client, step))
+        self._resting = tuple(self.method.resting(client.index, step))  # for ``_apply`` too
+        client = client.having(step=step, resting=self._resting)
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         if self.method.hostile is not None:
             batch = self.method.hostile.batch(batch, client)
@@ -106,11 +107,6 @@ class SequentialEngine(Engine):
         states = self.optimizer.state_dict()["state"].items()
         moments = {i: {name: v.clone() for name, v in state.items() if isinstance(v, Tensor)} for i, state in states}
         return {i: state for i, state in moments.items() if state}
-
-    def _rests(self, client: Client, step: int) -> Sequence[str]:
-        """The weights that a local step does not change, for the hooks of that step and for ``_apply`` at its end."""
-        self._resting = tuple(self.method.resting(client.index, step))
-        return self._resting
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
         set_gradients(self.trained, gradients, self._resting)

@@ -203,13 +203,13 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
         try:
             link, _ = server.accept()
             link.settimeout(timeout)
-            greeting = link.makefile("rb", buffering=0).readline().decode().split()  # without the bytes after it
+            greeting = link.makefile("rb", buffering=0).readline(99).split()  # without the bytes after it
         except TimeoutError as error:
             missing = ", ".join(str(rank) for rank in range(1, world_size) if rank not in links)
             raise ConnectionError(
                 f"no connection came from rank {missing} in {timeout:g} s (trainer.strategy.peer_timeout): see what it says"
             ) from error
-        if len(greeting) == 2 and secrets.compare_digest(greeting[0], word):
+        if len(greeting) == 2 and secrets.compare_digest(greeting[0], word.encode()):
             links[int(greeting[1])] = link
     server.close()
     return links

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 NetInputs = Any
 """What a net is called with: a tensor (B, ...), or a dict or tuple of such tensors, its arguments by name or in order."""
@@ -33,14 +33,8 @@ class Batch(NamedTuple):
 
     def split(self, size: int) -> list["Batch"]:
         """Batches of at most this many samples."""
-        return [self._rows(slice(first, first + size)) for first in range(0, len(self.targets), size)]
-
-    def _rows(self, rows: slice) -> "Batch":
-        def some(part: Tensor) -> Tensor:
-            return part[rows]
-
-        others = (None if part is None else some(part) for part in (self.real, self.sample_indices))
-        return Batch(tree_map(some, self.inputs), some(self.targets), *others)
+        rows = [slice(first, first + size) for first in range(0, len(self.targets), size)]
+        return [tree_map_only(Tensor, lambda part, some=some: part[some], self) for some in rows]
 
 
 class PlannedStep(NamedTuple):

@@ -56,6 +56,7 @@ def report(
     if target is not None:
         check_range("--target", target, above=0, at_most=1, hint="0.9 is 90 %")
     _check_width(width)
+    _check_out("--out", out)
     check_out(out)
     definitions = definitions_named(forgetting) if forgetting is not None else []
     read, remarks = read_runs(runs)

@@ -34,10 +34,8 @@ class Report:
 
 
 def check_out(out: Path) -> None:
-    """Raise a ValueError unless ``out`` is a new or empty folder, or that of an earlier report."""
+    """Raise a ValueError unless the folder ``out`` is new or empty, or that of an earlier report."""
     page = out / "report.html"
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out is {out}, which is a file: give a folder")
     if out.is_dir() and any(out.iterdir()) and not (page.exists() and _GENERATOR in page.read_text(errors="replace")):
         raise ValueError(f"--out is {out}, which holds something other than a report: give another folder")
 

@@ -15,10 +15,11 @@ class LostRounds:
 
     Args:
         at_sites: whether a client without a finite update may be one whose site sent no reply.
+        least: number of finite updates that ``model.aggregation`` needs; 1 without one.
     """
 
-    def __init__(self, at_sites: bool = False) -> None:
-        self.count, self._at_sites = 0, at_sites
+    def __init__(self, at_sites: bool = False, least: int = 1) -> None:
+        self.count, self._at_sites, self._least = 0, at_sites, least
         self._last_counted: RoundReport | None = None  # of the newest round with an effect
         self._cure = "see the warnings of these rounds"  # of the newest round without one
         self._is_far_named = False
@@ -79,7 +80,7 @@ class LostRounds:
         if report.missing and not report.clients:
             why = f"every upload was late or lost (clients {', '.join(map(str, report.missing))})"
             return why, f"{why} {in_a_row}", "raise data.devices.deadline, or lower data.devices.lost_uploads"
-        if (why := _too_few_for_a_rule(report)) is not None:
+        if (why := self._too_few_for_a_rule(report)) is not None:
             cure = (
                 "lower model.aggregation.hostile, or have more clients in a round: data.clients_per_round, data.client_sampler"
             )
@@ -95,6 +96,13 @@ class LostRounds:
             cure = f"look at the sites of clients that sent no reply, which warnings name; if all replied, {cure}"
         return f"{why} ({who})", f"{why} {in_a_row} (last: {who})", cure
 
+    def _too_few_for_a_rule(self, report: RoundReport) -> str | None:
+        """A rule's reason for a lost round; None: it was lost for another."""
+        finite = len(report.clients) - len(report.nonfinite)
+        if not report.lost or 2 * finite < len(report.clients) or finite >= self._least:
+            return None
+        return f"{finite} clients sent a finite update, fewer than model.aggregation needs"
+
     def _before(self) -> str:
         """The client with the largest update in the last round that counted: clients that got its result may be innocent."""
         if self._last_counted is None or (largest := self._last_counted.largest_norm) is None:
@@ -107,14 +115,6 @@ def what_blew_up(report: RoundReport) -> str:
     largest = report.largest_norm
     who = "no client sent a finite update" if largest is None else _named(largest)
     return f"the server's step made the global model or the server's state non-finite ({who})"
-
-
-def _too_few_for_a_rule(report: RoundReport) -> str | None:
-    """A rule's reason for a lost round; None: it was lost for another."""
-    finite = len(report.clients) - len(report.nonfinite)
-    if not report.lost or 2 * finite < len(report.clients):
-        return None
-    return f"{finite} clients sent a finite update, fewer than model.aggregation needs"
 
 
 def _named(largest: tuple[float, int]) -> str:

@@ -125,8 +125,7 @@ class RunRecord(Callback):
 
 def run_folder(trainer: Trainer, named: Path | None) -> Path | None:
     """The folder of only this run: the named one, otherwise that of the first logger that makes one for each run."""
-    folders = [Path(logger.log_dir) for logger in trainer.loggers if isinstance(logger, _WITH_FOLDER)]
-    return next(iter([*([] if named is None else [named]), *folders]), None)
+    return named or next((Path(logger.log_dir) for logger in trainer.loggers if isinstance(logger, _WITH_FOLDER)), None)
 
 
 def _identity(path: Path) -> str:

@@ -77,6 +77,8 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     inputs = data.first_inputs(2)  # some nets take one at a time only
     _check_names(net, inputs)
     placed = tree_map(lambda part: part.to(weight.device, weight.dtype if part.is_floating_point() else None), inputs)
+    samples = data.samples.dataset
+    check_token_ids("data.source", net, data.preparation, (samples.train, samples.test))
     made: list[Any] = []
     started: list[nn.Module] = []
     layer = net.get_submodule(class_layer or "")
@@ -92,8 +94,6 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     except torch.OutOfMemoryError:  # no error of the net
         raise
     except Exception as error:  # of any net
-        if isinstance(error, IndexError):
-            _check_tokens(net, data)
         if sizes := re.search(r"image size \((\d+)\*(\d+)\) doesn't match model \((\d+)\*(\d+)\)", str(error)):
             height, width, *wanted = map(int, sizes.groups())
             raise ValueError(
@@ -104,7 +104,6 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     finally:
         for one in (hook, *hooks):
             one.remove()
-    _check_tokens(net, data)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"model.net gives {type(outputs).__name__}, must be logits (samples, classes), an object with logits or a tuple "
@@ -200,11 +199,6 @@ def _positions_of(net: nn.Module) -> int | None:
     """The longest text that a net of transformers takes, if its configuration tells it."""
     config = next((layer.config for layer in net.modules() if hasattr(layer, "config")), None)
     return getattr(config, "max_position_embeddings", None)
-
-
-def _check_tokens(net: nn.Module, data: FederatedDataModule) -> None:
-    samples = data.samples.dataset
-    check_token_ids("data.source", net, data.preparation, (samples.train, samples.test))
 
 
 def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:

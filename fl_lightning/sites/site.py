@@ -44,7 +44,7 @@ class Site:
         weight = next(method.net.parameters())
         data.to(weight.device, weight.dtype)
         self.method, self.data, self.client = method, data, client
-        self._engine = SequentialEngine(method, RunContext(device, seed=method.seed))
+        self._engine = SequentialEngine(method, RunContext(device))
         self._states = SiteStates(folder / "states")
         self._common = common_settings(method, data)
 

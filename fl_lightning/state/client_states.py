@@ -18,6 +18,7 @@ from time import time_ns
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 
 from fl_lightning.checks import machine_memory
 from fl_lightning.functional.aggregation import State
@@ -105,8 +106,7 @@ class MemoryStates(ClientStates):
         return list(self._states)
 
     def read(self, client: int) -> ClientState:
-        state = self._states.get(client)
-        return ClientState() if state is None else _copied(state)
+        return _copied(self._states.get(client, ClientState()))
 
     def write(self, client: int, round: int, state: ClientState) -> None:
         # Without a wait: the host waits for the device's report of a round before the round is committed.
@@ -140,7 +140,7 @@ class MemoryStates(ClientStates):
         memory, need = machine_memory(), _product(num_clients, bytes_per_client)
         if num_clients * bytes_per_client > memory:
             raise MemoryError(
-                f"model.client_state is memory, but up to {need} do not fit into this machine's {_readable(memory)}: "
+                f"model.client_state is memory, but up to {need} do not fit into this machine's {decimal(int(memory))}: "
                 "set model.client_state: disk"
             )
         return f"client state: up to {need} in memory"
@@ -289,7 +289,7 @@ class DiskStates(ClientStates):
         if (num_clients - present) * bytes_per_client > free:
             raise OSError(
                 f"model.client_state is disk, but up to {need} ({present:,} clients are there) do not fit into the "
-                f"{_readable(free)} that are free for {self.folder}: free some space, or set trainer.default_root_dir to "
+                f"{decimal(free)} that are free for {self.folder}: free some space, or set trainer.default_root_dir to "
                 "where there is more"
             )
         return f"client state: up to {need} on disk in {self.folder}"
@@ -343,15 +343,4 @@ def _copied(state: ClientState) -> ClientState:
 
 
 def _product(num_clients: int, bytes_per_client: int) -> str:
-    return f"{num_clients:,} clients x {_readable(bytes_per_client)} = {_readable(num_clients * bytes_per_client)}"
-
-
-def _readable(count: float) -> str:
-    """Bytes in decimal units."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} TB"
+    return f"{num_clients:,} clients x {decimal(bytes_per_client)} = {decimal(num_clients * bytes_per_client)}"

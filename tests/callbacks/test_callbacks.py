@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -170,6 +171,17 @@ def test_local_forgetting_is_off_unless_asked_for(watched):
     """It costs a pass over the test set for every client."""
     scalars, _, _ = watched(RoundForgetting(every=0), rounds=2)
     assert "forgetting/local_mean" not in scalars
+
+
+def test_a_run_that_ends_early_has_its_last_pictures(watched):
+    """As with max_time, or when all tasks are learned."""
+
+    class Ends(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            trainer.should_stop = trainer.global_step == 2
+
+    _, figures, _ = watched(Ends(), PerClassAccuracy(), RoundForgetting(), rounds=4)
+    assert sorted(figures) == [("Overview/forgetting_drops", 2), ("class_accuracy/heatmap", 2)]
 
 
 def test_per_class_accuracy_averages_to_the_accuracy(watched):

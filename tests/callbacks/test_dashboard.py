@@ -174,7 +174,7 @@ def test_a_config_is_flat_with_the_keys_of_the_command_line():
             "class_path": "fl_lightning.FedAvg",
             "init_args": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5, "nesterov": False}}},
         },
-        "data": {"mean": [0.5, 0.25], "tasks": {}},
+        "data": {"mean": [0.5, 0.25], "tasks": {}, "partition": {"class_path": "fl_lightning.data.IID", "init_args": {}}},
         "ckpt_path": "last",
     }
     assert flat_config(config) == {
@@ -187,6 +187,7 @@ def test_a_config_is_flat_with_the_keys_of_the_command_line():
         "model.optimizer.nesterov": False,
         "data.mean": "[0.5, 0.25]",
         "data.tasks": "{}",
+        "data.partition": "fl_lightning.data.IID",
     }
 
 

@@ -956,7 +956,7 @@ def test_a_first_round_of_nobody_hides_nothing(fit, capsys, monkeypatch, engine)
     monkeypatch.setattr(engine_choice, "timed", lambda *some: (measured.extend(some[2]), timed(*some))[1])
     run(fit, Case(CustomStep, mlp, data, sgd), engine)
     out = capsys.readouterr().out
-    assert "client state: up to 4 clients x 16 B = 64 B in memory" in out
+    assert "client state: up to 4 clients x 16 bytes = 64 bytes in memory" in out
     if engine == "auto":
         assert f"Engine: vectorized ({9 * (72 * 7 + 7 + 7 * 4 + 4):,} weights times samples a step)" in out
     else:

@@ -231,27 +231,6 @@ def test_a_whole_state_comes_back_equal(road, toy_data, tmp_path):
     torch.testing.assert_close(pack(roads[road]()), pack(whole_state()), rtol=0, atol=0)
 
 
-class Noisy(FederatedAlgorithm):
-    """Draws before each fit."""
-
-    def client_start(self, net, client: Client):
-        return {"noise": torch.rand(3)}
-
-    def client_penalty(self, net, client: Client):
-        return (client.carry["noise"] * net[2].bias).sum()
-
-
-def test_the_seed_of_a_run_is_that_of_its_context(toy_data):
-    """By default the method's; another one draws otherwise."""
-    ends = []
-    for seed, settings in ((4, {}), (9, {"seed": 4}), (9, {})):
-        method = Noisy(net(), local_steps=1, seed=seed)
-        run_rounds(method, SequentialEngine, toy_data(), 1, **settings)
-        ends.append(method.net[2].bias.detach())
-    assert torch.equal(ends[0], ends[1])
-    assert not torch.equal(ends[0], ends[2])
-
-
 class SeesTypes(FederatedAlgorithm):
     """Notes in which hook its net gives outputs of which type."""
 

@@ -7,6 +7,7 @@ from torch import nn
 from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
 from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDyn, FedExP, FedGMA, FedVARP, MoFedSAM
 from fl_lightning.privacy import UserLevelDP
+from fl_lightning.protocol import RoundReport
 from fl_lightning.robustness import (
     ALIE,
     IPM,
@@ -19,6 +20,7 @@ from fl_lightning.robustness import (
     SignFlip,
     TrimmedMean,
 )
+from fl_lightning.run.lost_rounds import LostRounds
 from fl_lightning.tasks import ICaRL, ServerEWC
 
 ALL = [[0, 1, 2, 3], [0, 1, 2, 3]]
@@ -128,6 +130,13 @@ def test_a_round_with_too_few_updates_is_lost(tiny):
     with pytest.warns(UserWarning, match="round 1 is lost: 2 clients sent a finite update, fewer than model.aggregation needs"):
         method = tiny.train_any("FedAvg", cohorts=[[0, 1, 3]], poisoned=1, aggregation=TrimmedMean(1))
     tiny.assert_same(method.net, tiny.new_net(), atol=0)
+
+
+def test_clients_that_never_send_are_no_reason_of_a_rule():
+    """Two of four send, and neither is finite: without a rule none is named."""
+    report = RoundReport(1, [0, 1, 2, 3], [0.0] * 4, 0, [0, 1], 0, 0, [torch.nan] * 4, lost=True)
+    with pytest.warns(UserWarning, match=r"is lost: fewer than half of the clients sent a finite update \(clients 0, 1\)"):
+        LostRounds().add(report, anybody_sends=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Three bare processes that watch each other: no torch, so that each starts at once."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -161,10 +162,12 @@ def test_a_process_that_never_comes_is_named():
     server.close()
 
 
-def test_a_stranger_is_not_let_in():
-    """Who does not know the word is no process of the run."""
+@pytest.mark.parametrize("greeting", [b"guess 1\n", b"\xff\xfe 1\n", "ü 1\n".encode(), b"\n"])
+def test_a_stranger_is_not_let_in(greeting):
+    """Who does not know the word is no process of the run, whatever it sends."""
     server, port, word = peer_watch.listen("127.0.0.1")
-    peer_watch.connect("127.0.0.1", port, "guess", 1, timeout=5)
+    stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+    stranger.sendall(greeting)
     with pytest.raises(ConnectionError, match="rank 1"):
         peer_watch.accept(server, word, 2, timeout=0.5)
     server.close()

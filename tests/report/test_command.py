@@ -130,7 +130,8 @@ def test_a_folder_of_something_else_is_left_alone(write_run, main, tmp_path):
     )
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["report.html"]
     (tmp_path / "file").write_text("")
-    assert "--out is file, which is a file" in main("report", "runs", "--out", "file")[2]
+    for out in ("file", "file/x"):
+        assert f"--out is {out}, which is a file or is inside one" in main("report", "runs", "--out", out)[2]
 
 
 @pytest.mark.parametrize(

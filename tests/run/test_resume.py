@@ -91,7 +91,7 @@ def test_a_killed_run_ends_with_the_same_client_states(main, cut_off, tmp_path):
     run = [*RUN, *NO_PICTURES, "--model", "heads.PersonalHeads", "--model.client_state"]
     code, out, error = main(*run, "memory", "--trainer.default_root_dir", "whole")
     assert code == 0, error
-    assert "client state: up to 20 clients x 680 B = 13.6 kB in memory" in out
+    assert "client state: up to 20 clients x 680 bytes = 13.6 kB in memory" in out
     for kind in ("memory", "disk"):
         cut_off(*run, kind, name=kind)
     whole, *others = (kept_by(run_folder(tmp_path, name)) for name in ("whole", "memory", "disk"))

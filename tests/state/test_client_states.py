@@ -552,7 +552,7 @@ def test_room_that_is_taken_already_is_not_asked_for_again(tmp_path, monkeypatch
     states = DiskStates(tmp_path)
     put(states, 1, {0: 1, 1: 1})
     with_free_disk(monkeypatch, 100)
-    assert "up to 3 clients x 100 B = 300 B" in states.require_space(3, 100)
+    assert "up to 3 clients x 100 bytes = 300 bytes" in states.require_space(3, 100)
     with pytest.raises(OSError, match=r"2 clients are there"):
         states.require_space(4, 100)
 
