@@ -18,7 +18,7 @@ from fl_lightning.data import FederatedDataModule, from_arrays
 from fl_lightning.data.augment import Pad, RandomHorizontalFlip
 from fl_lightning.data.scaling import InputRecord
 from fl_lightning.export import Classifier, export
-from fl_lightning.models import LeNet, ResNet9, ResNet18, TorchvisionModel, ViTB32
+from fl_lightning.models import LeNet, ResNet9, ResNet18, TorchvisionModel
 
 RUN = "fit --config digits_tce.yaml --model.net.hidden 16 --trainer.max_steps 4 --trainer.val_check_interval 2".split()
 RUN += NO_PICTURES
@@ -168,9 +168,8 @@ def test_the_classifier_prepares_inputs_as_the_data_module_does(tmp_path):
         (ResNet9, 32),
         (LeNet, 32),
         (lambda shape, classes: TorchvisionModel(shape, classes, name="mobilenet_v3_small"), 32),
-        pytest.param(lambda shape, classes: ViTB32(shape, classes), 32, marks=pytest.mark.slow),
     ],
-    ids=["ResNet18", "ResNet9", "LeNet", "torchvision", "ViTB32"],
+    ids=["ResNet18", "ResNet9", "LeNet", "torchvision"],
 )
 @pytest.mark.one_in(2)
 def test_every_kind_of_net_can_be_exported(tmp_path, build, size):

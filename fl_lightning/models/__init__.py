@@ -15,7 +15,6 @@ from fl_lightning.models.resnet18 import ResNet18
 from fl_lightning.models.timm_model import TimmModel
 from fl_lightning.models.torchvision_model import TorchvisionModel
 from fl_lightning.models.transformers_model import TransformersModel
-from fl_lightning.models.vision_transformer import ViTB32
 
 __all__ = [
     "CNN2",
@@ -34,5 +33,4 @@ __all__ = [
     "TimmModel",
     "TorchvisionModel",
     "TransformersModel",
-    "ViTB32",
 ]

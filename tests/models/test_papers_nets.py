@@ -1,4 +1,4 @@
-"""LeNet, CNN5, CNN10, ResNet9, DenseNet121, ViTB32 and torchvision's models: counts, forward passes, weight files, errors."""
+"""LeNet, CNN5, CNN10, ResNet9, DenseNet121, torchvision's and timm's models: counts, forward passes, weight files, errors."""
 
 import math
 from collections import OrderedDict
@@ -11,19 +11,30 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
-from fl_lightning.models import CNN2, CNN5, CNN10, MLP, DenseNet121, LeNet, MoonCNN, ResNet9, ResNet18, TorchvisionModel, ViTB32
+from fl_lightning.config_files.reading import config_values
+from fl_lightning.models import (
+    CNN2,
+    CNN5,
+    CNN10,
+    MLP,
+    DenseNet121,
+    LeNet,
+    MoonCNN,
+    ResNet9,
+    ResNet18,
+    TimmModel,
+    TorchvisionModel,
+)
 from fl_lightning.models.lenet import _LocalResponseNorm, _same_pool
 from fl_lightning.models.torchvision_model import load_all_but_class_layer
 
 
-class SmallViT(ViTB32):
-    """The same net in small: 4x4 patches, 2 blocks, 3 heads of 4, hidden layer 10."""
-
-    _patch, _num_layers, _num_heads, _width, _hidden = 4, 2, 3, 12, 10
-
-
 def resnet18(shape, num_classes):
     return TorchvisionModel(shape, num_classes, "resnet18")
+
+
+def vit_b_32(shape, num_classes):
+    return TimmModel(shape, num_classes, "vit_base_patch32_384")
 
 
 def shufflenet(shape, num_classes):
@@ -85,8 +96,7 @@ def loss_of(net, images, num_classes=10):
         (resnet18, (3, 32, 32), 1000, 11_689_512),
         (resnet18, (3, 32, 32), 10, 11_689_512 - 990 * 513),
         # torchvision's ViT-B/32 has 88,224,232 for 224 pixels, that is 7x7 + 1 positions, and 1000 classes.
-        (ViTB32, (3, 224, 224), 1000, 88_224_232),
-        (ViTB32, (3, 384, 384), 100, 88_224_232 + (12 * 12 - 7 * 7) * 768 - 900 * 769),
+        (vit_b_32, (3, 384, 384), 100, 88_224_232 + (12 * 12 - 7 * 7) * 768 - 900 * 769),
     ],
 )
 def test_parameter_counts(net, input_shape, num_classes, expected):
@@ -141,7 +151,6 @@ def test_lenet_has_the_published_total_with_ten_class_layers():
         *[(ResNet9, shape) for shape in [(3, 32, 32), (1, 33, 70)]],
         *[(CNN10, shape) for shape in [(3, 128, 128), (1, 3, 7)]],
         *[(DenseNet121, shape) for shape in [(3, 224, 224), (1, 64, 64), (3, 29, 33)]],
-        *[(ViTB32, shape) for shape in [(3, 384, 384), (3, 32, 32)]],
         *[(resnet18, shape) for shape in [(3, 224, 224), (3, 28, 32)]],
     ],
 )
@@ -162,7 +171,6 @@ SMALL = [
     (ResNet9, (1, 32, 32)),
     (small_cnn10, (3, 12, 12)),
     (DenseNet121, (1, 32, 32)),
-    (SmallViT, (3, 8, 8)),
     (shufflenet, (3, 32, 32)),
 ]
 
@@ -225,8 +233,6 @@ def test_stacked_clients_equal_single_ones(net, input_shape):
         (ResNet9, "ResNet9 needs images of at least 32x32.*data.Pad", [(64,), (3, 31, 32), (1, 28, 28)]),
         (CNN10, "CNN10 needs images of at least 3x3.*use MLP", [(64,), (3, 2, 3)]),
         (DenseNet121, "DenseNet121 needs images of at least 29x29.*data.Resize", [(64,), (3, 28, 32)]),
-        (ViTB32, "ViTB32 needs colour images.*data.ToRGB to data.augment", [(64,), (1, 32, 32)]),
-        (ViTB32, "ViTB32 needs square images.*multiple of 32.*data.Resize and CenterCrop", [(3, 32, 64), (3, 48, 48)]),
         (resnet18, "TorchvisionModel needs colour images.*data.ToRGB to data.augment", [(64,), (1, 32, 32)]),
     ],
 )
@@ -523,13 +529,13 @@ def test_densenet121_norms_and_initial_weights(channels):
         assert convolution.weight.std().item() == pytest.approx(math.sqrt(2 / fan_in), rel=0.05)
 
 
-# ViTB32 -----------------------------------------------------------------------------------------------------------------
+# FedReg's ViT-B/32 ----------------------------------------------------------------------------------------------------
 
 GRID, WIDTH, HEADS, HIDDEN, PATCH, CLASSES = 2, 12, 3, 10, 4, 5
 
 
 def google_arrays(grid=GRID, num_classes=CLASSES):
-    """Random weights of SmallViT under the names and in the layouts of Google's .npz files."""
+    """Random weights of a small net under the names and in the layouts of Google's .npz files."""
     shapes = {
         "cls": (1, 1, WIDTH),
         "embedding/kernel": (PATCH, PATCH, 3, WIDTH),
@@ -591,19 +597,13 @@ def plain_vit(arrays, images):
     return dense(norm(x, "Transformer/encoder_norm")[:, 0], "head")
 
 
-def side(grid):
-    return (3, PATCH * grid, PATCH * grid)
-
-
-@pytest.fixture
-def google_file(tmp_path):
-    """Write arrays as an .npz file and return its path."""
-
-    def write(arrays):
-        np.savez(tmp_path / "vit.npz", **arrays)
-        return str(tmp_path / "vit.npz")
-
-    return write
+def small_vit(arrays, folder, grid=GRID, num_classes=CLASSES):
+    """The net of the config in small, from an .npz file: 4x4 patches, 2 blocks, 3 heads of 4, hidden layer 10."""
+    np.savez(folder / "vit.npz", **arrays)
+    side, sizes = PATCH * grid, {"patch_size": PATCH, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS}
+    sizes |= {"img_size": side, "mlp_ratio": HIDDEN / WIDTH, "checkpoint_path": str(folder / "vit.npz")}
+    given = config_values("fedreg_cifar100_vit_fedavg.yaml")["model"]["init_args"]["net"]["init_args"]
+    return TimmModel((3, side, side), num_classes, given["name"], options={**given["options"], **sizes})
 
 
 @pytest.fixture
@@ -617,134 +617,42 @@ def torch_file(tmp_path):
     return write
 
 
-def test_vit_from_google_matches_matrix_products(google_file):
+def test_vit_from_google_matches_matrix_products(tmp_path):
     """Loaded from an .npz file, the net computes what the arrays say in their layout; the class layer comes along."""
     arrays = google_arrays()
-    net = SmallViT(side(GRID), CLASSES, weights=google_file(arrays)).double().eval()
-    images = noise(3, *side(GRID), dtype=torch.float64)
+    net = small_vit(arrays, tmp_path).double().eval()
+    images = noise(3, 3, PATCH * GRID, PATCH * GRID, dtype=torch.float64)
     expected = torch.from_numpy(plain_vit(arrays, images.permute(0, 2, 3, 1).numpy()))
     assert expected.std() > 0.1
     with torch.no_grad():
         torch.testing.assert_close(net(images), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("pre_logits", [False, True])
-def test_vit_class_layer_that_does_not_fit_starts_at_zero(google_file, pre_logits):
-    """With other classes, or behind a pre_logits layer that this net has not, the file's class layer is left out."""
+def test_vit_class_layer_that_does_not_fit_starts_at_zero(tmp_path):
     arrays = google_arrays()
-    features = SmallViT(side(GRID), CLASSES, weights=google_file(arrays)).features.state_dict()
-    if pre_logits:
-        arrays |= {"pre_logits/kernel": np.eye(WIDTH, dtype=np.float32), "pre_logits/bias": np.zeros(WIDTH, dtype=np.float32)}
-    net = SmallViT(side(GRID), CLASSES + (not pre_logits), weights=google_file(arrays))
+    features, net = small_vit(arrays, tmp_path).features.state_dict(), small_vit(arrays, tmp_path, num_classes=CLASSES + 1)
     assert not any(value.any() for value in net.classifier.parameters())
     for name, value in net.features.state_dict().items():
         assert torch.equal(value, features[name]), name
 
 
-def test_vit_positions_are_interpolated_only_when_needed(google_file):
-    """At the file's size its positions are taken bit by bit; at another the class token's and the grid's corners stay."""
-    arrays = google_arrays(grid=3)
-    stored = torch.from_numpy(arrays["Transformer/posembed_input/pos_embedding"])
-    file = google_file(arrays)
-    assert torch.equal(SmallViT(side(3), CLASSES, weights=file).features.encoder.pos_embedding, stored)
-    resized = SmallViT(side(5), CLASSES, weights=file).features.encoder.pos_embedding.detach()
-    assert torch.equal(resized[:, 0], stored[:, 0])
-    grid = stored[0, 1:].T.reshape(1, WIDTH, 3, 3)
-    larger = F.interpolate(grid, size=(5, 5), mode="bicubic", align_corners=True)
-    torch.testing.assert_close(resized[0, 1:].T.reshape(1, WIDTH, 5, 5), larger)
-    torch.testing.assert_close(larger[..., ::4, ::4], grid[..., ::2, ::2])
-
-
-def small_torchvision_vit(grid=GRID, num_classes=CLASSES):
-    sizes = {"image_size": PATCH * grid, "patch_size": PATCH, "num_layers": 2, "num_heads": HEADS}
-    return torchvision.models.VisionTransformer(**sizes, hidden_dim=WIDTH, mlp_dim=HIDDEN, num_classes=num_classes)
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-def test_vit_from_torchvision_is_the_same_net(torch_file, legacy):
-    """A state dict of torchvision's net gives its logits, also under the names that the older files have."""
-    plain = shake(build_seeded(small_torchvision_vit)).eval()
-    state = plain.state_dict()
-    if legacy:
-        old = [(name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"), value) for name, value in state.items()]
-        assert "encoder.layers.encoder_layer_1.mlp.linear_2.bias" in dict(old)
-        state = OrderedDict(old)
-    net = SmallViT(side(GRID), CLASSES, weights=torch_file(state)).eval()
-    images = noise(3, *side(GRID))
-    with torch.no_grad():
-        assert torch.equal(net(images), plain(images))
-    other = SmallViT(side(GRID + 1), CLASSES + 1, weights=torch_file(plain.state_dict()))
-    assert other.features.encoder.pos_embedding.shape == (1, (GRID + 1) ** 2 + 1, WIDTH)
-    assert not other.classifier.weight.any()
-    assert torch.equal(other.features.conv_proj.weight, plain.conv_proj.weight)
-
-
-ATTENTION = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"cls": None}, "cls is missing"),
-        ({"head/bias": None}, "head/bias is missing"),
-        ({"Transformer/encoderblock_2/LayerNorm_0/bias": (WIDTH,)}, "encoderblock_2/LayerNorm_0/bias is unknown"),
-        ({f"{ATTENTION}/query/bias": (4, 3)}, r"query/bias is \(4, 3\) and must be \(3, 4\)"),
-        ({f"{ATTENTION}/query/bias": (3,)}, r"query/bias is \(3,\) and must be \(3, 4\)"),
-        ({"embedding/kernel": (8, 8, 3, WIDTH)}, r"embedding/kernel is \(8, 8, 3, 12\) and must be \(4, 4, 3, 12\)"),
-        ({f"{ATTENTION}/out/kernel": (WIDTH, WIDTH)}, r"out/kernel is \(12, 12\) and must be \(3, 4, 12\)"),
-        ({"Transformer/posembed_input/pos_embedding": (1, 7, WIDTH)}, r"pos_embedding is \(1, 7, 12\) and must be"),
-    ],
-)
-def test_google_files_of_other_nets_are_named(google_file, change, message):
-    """File, array, what it is and must be, and the cure, in one line."""
-    arrays = google_arrays()
-    for name, shape in change.items():
-        arrays.pop(name, None)
-        if shape is not None:
-            arrays[name] = np.zeros(shape, dtype=np.float32)
-    with pytest.raises(ValueError, match=rf"^model.net.weights is .*vit.npz, where .*{message}.*: give .*ViT-B[_/]32") as error:
-        SmallViT(side(GRID), CLASSES, weights=google_file(arrays))
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder.pos_embedding": None}, r"encoder.pos_embedding is \(0,\) and must be"),
-        ({"encoder.pos_embedding": (1, 1, WIDTH)}, r"encoder.pos_embedding is \(1, 1, 12\) and must be"),
-        ({"encoder.pos_embedding": (2, 5, WIDTH)}, r"encoder.pos_embedding is \(2, 5, 12\) and must be"),
-        ({"encoder.pos_embedding": (1, 5, 8)}, r"encoder.pos_embedding is \(1, 5, 8\) and must be"),
-        ({"conv_proj.bias": None}, "conv_proj.bias is missing"),
-        ({"conv_proj.bias": (8,)}, r"conv_proj.bias is \(8,\) and must be \(12,\)"),
-        ({"heads.pre_logits.bias": (8,)}, "heads.pre_logits.bias is unknown"),
-    ],
-)
-def test_torchvision_files_of_other_nets_are_named(torch_file, change, message):
-    """As for Google's files."""
-    state = small_torchvision_vit().state_dict()
-    for name, shape in change.items():
-        state.pop(name, None)
-        if shape is not None:
-            state[name] = torch.zeros(shape)
-    with pytest.raises(ValueError, match=rf"^model.net.weights is .*weights.pth, where {message}.*: give weights of") as error:
-        SmallViT(side(GRID), CLASSES, weights=torch_file(state))
-    assert "\n" not in str(error.value)
+def resnet18_from(file):
+    return TorchvisionModel((3, 32, 32), CLASSES, "resnet18", weights=str(file))
 
 
 def test_weight_files_that_cannot_be_read_are_named(tmp_path, torch_file):
     """No such file; no weights in it; more than weights in it."""
-    for name in ("none.npz", "none.pth"):
-        with pytest.raises(FileNotFoundError, match=rf"^model.net.weights is .*{name}, which does not exist: give a local"):
-            SmallViT(side(GRID), CLASSES, weights=str(tmp_path / name))
-    contents = {"a.npz": b"text", "b.npz": b"", "a.pth": b"text", "b.pth": b"", "c.pth": b"PK\x03\x04 cut off"}
+    with pytest.raises(FileNotFoundError, match=r"^model.net.weights is .*none.pth, which does not exist: give a local"):
+        resnet18_from(tmp_path / "none.pth")
+    contents = {"a.pth": b"text", "b.pth": b"", "c.pth": b"PK\x03\x04 cut off"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=rf"^model.net.weights is .*{name}, which (torch|numpy) cannot read") as error:
-            SmallViT(side(GRID), CLASSES, weights=str(tmp_path / name))
+        with pytest.raises(ValueError, match=rf"^model.net.weights is .*{name}, which torch cannot read") as error:
+            resnet18_from(tmp_path / name)
         assert "\n" not in str(error.value)
-    for content in ({"state_dict": {}, "epoch": 3}, torch.zeros(3), small_torchvision_vit()):
+    for content in ({"state_dict": {}, "epoch": 3}, torch.zeros(3), nn.Linear(2, 3)):
         with pytest.raises(ValueError, match=r"^model.net.weights is .*weights.pth, which .*: save the net's state_dict\(\)"):
-            SmallViT(side(GRID), CLASSES, weights=torch_file(content))
+            resnet18_from(torch_file(content))
 
 
 # TorchvisionModel -------------------------------------------------------------------------------------------------------
