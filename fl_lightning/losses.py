@@ -218,23 +218,18 @@ class TorchLoss(Loss):
                 f"model.loss is {loss!r}, must be of fl_lightning.losses, or one of torch for classes, labels or values, such "
                 "as torch.nn.CrossEntropyLoss, BCEWithLogitsLoss or MSELoss: derive another from fl_lightning.losses.Loss"
             )
-        changed = {
-            "weight": (
-                getattr(loss, "weight", None) is not None,
-                "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value",
-            ),
-            "pos_weight": (getattr(loss, "pos_weight", None) is not None, "or derive a loss from fl_lightning.losses.Loss"),
-            "reduction": (loss.reduction != "mean", "and choose model.optimizer.lr for the mean"),
-            "ignore_index": (
-                getattr(loss, "ignore_index", IGNORED) != IGNORED,
-                "and take the samples of that label out of the data",
-            ),
-        }
-        for name, cure in ((name, cure) for name, (is_changed, cure) in changed.items() if is_changed):
-            raise ValueError(
-                f"model.loss is {loss!r} with {name}, but a loss must give one value a sample, of which clients take the mean: "
-                f"leave {name} out, {cure}"
-            )
+        for name, plain, cure in (
+            ("weight", None, "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value"),
+            ("pos_weight", None, "or derive a loss from fl_lightning.losses.Loss"),
+            ("reduction", "mean", "and choose model.optimizer.lr for the mean"),
+            ("ignore_index", IGNORED, "and take the samples of that label out of the data"),
+        ):
+            given = getattr(loss, name, plain)
+            if given is not plain and (plain is None or given != plain):
+                raise ValueError(
+                    f"model.loss is {loss!r} with {name}, but a loss must give one value a sample, of which clients take the "
+                    f"mean: leave {name} out, {cure}"
+                )
         self.loss = copy.deepcopy(loss)
         self.loss.reduction = "none"
         self.needs_classes = isinstance(loss, _OfClasses)

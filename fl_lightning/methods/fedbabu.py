@@ -49,10 +49,6 @@ class FedBABU(FederatedModule):
         self.head = self.fine_tuned = of_class_layer(self.net, self.head)
         check_patterns("model.head", self.head, weights)
         for name, weight in weights.items():
-            weight.requires_grad_(weight.requires_grad and not self.is_head(name))
+            weight.requires_grad_(weight.requires_grad and not any(fnmatch(name, pattern) for pattern in self.head))
         if not any(weight.requires_grad for weight in weights.values()):
             raise ValueError(f"model.head is {list(self.head)}, which leaves no weight of model.net to train: name fewer")
-
-    def is_head(self, name: str) -> bool:
-        """Whether a weight is of the head."""
-        return any(fnmatch(name, pattern) for pattern in self.head)

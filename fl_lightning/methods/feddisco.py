@@ -43,15 +43,16 @@ class FedDisco(FederatedModule):
         check_range("model.a", a, at_least=0, below=math.inf, hint="0 leaves the discrepancy out")
         check_range("model.b", b, at_least=0, below=math.inf, hint="the authors' code uses 0.1")
         self.a, self.b = a, b
-        self._weights: tuple[tuple[int, ...], list[float]] = ((), [])  # the last cohort, and the weights of its clients
+        # The last round and its cohort, and the weights of its clients: counts differ from task to task.
+        self._weights: tuple[tuple[int, tuple[int, ...]], list[float]] = ((0, ()), [])
 
     def update_weight(self, client: Client) -> float:
         cohort = tuple(sorted({visit.client for visit in self.present_cohort if visit.sends} | {client.index}))
-        if cohort != self._weights[0]:
+        if (client.round, cohort) != self._weights[0]:
             uniform = self.server_weighting == "uniform"
             sizes = [1.0 if uniform else float(self.data.num_train(k)) for k in cohort]
             counts = torch.stack([self.data.train_label_counts[k] for k in cohort])
-            self._weights = cohort, disco_weights(sizes, counts, self.a, self.b)
+            self._weights = (client.round, cohort), disco_weights(sizes, counts, self.a, self.b)
         return self._weights[1][cohort.index(client.index)]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.models.federated_net import global_tensors
-from fl_lightning.models.network import class_layer, classifier_of, features_of
+from fl_lightning.models.network import classifier_of, expose_features, features_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 from fl_lightning.run.refused_data import check_gives_outputs
@@ -46,7 +46,7 @@ class FedRoD(FederatedModule):
 
     def adapt_net(self) -> None:
         super().adapt_net()
-        name = class_layer(self.net, "but FedRoD gives clients a second one")
+        name = expose_features(self.net, "but FedRoD gives clients a second one")
         classifier = classifier_of(self.net)
         if isinstance(self.net, nn.Sequential) or not isinstance(classifier, nn.Linear):
             raise ValueError(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional.loss_reductions import at_least_float32
+from fl_lightning.functional import ensemble_distillation
 from fl_lightning.methods.fedsam import norm_of, shifted_gradients
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Learner, Needs, mean_gradient, overridden
@@ -59,17 +59,13 @@ class FedSOL(FederatedModule):
     def _shifts(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
         buffers = dict(net.named_buffers())
-        pull, _ = mean_gradient(net, batch, client, lambda: divergence(net(batch.inputs), teacher), buffers=buffers)
+
+        def distance() -> Tensor:
+            return ensemble_distillation(net(batch.inputs), teacher[None], _TEMPERATURE, reduction="none")
+
+        pull, _ = mean_gradient(net, batch, client, distance, buffers=buffers)
         scale, shifts = self.rho / (norm_of(pull) + _TINY), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), pull, strict=True):
             moved = (weight.detach() - client.received_state[name]).abs()
             shifts.append(F.normalize(moved, dim=0) * gradient * scale)
         return shifts
-
-
-def divergence(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """``KL(softmax(teacher / 3) || softmax(student / 3))`` of logits (B, C), a value a sample, (B,)."""
-    student, teacher = (
-        (at_least_float32(logits) / _TEMPERATURE).log_softmax(dim=-1) for logits in (student_logits, teacher_logits)
-    )
-    return (teacher.exp() * (teacher - student)).sum(dim=-1)

@@ -108,8 +108,8 @@ def classifier_of(net: nn.Module) -> nn.Module:
 
 
 def features_of(net: Any, inputs: Any) -> Tensor:
-    """The inputs of the class layer of a net that has one."""
-    return inputs_of(classifier_of(net), net, inputs) if getattr(net, _FOUND, None) else net.features(inputs)
+    """The inputs of the class layer of a net that has one, after :func:`expose_features`."""
+    return outputs_and_features(net, inputs)[1] if getattr(net, _FOUND, None) else net.features(inputs)
 
 
 def uses_class_layer(net: nn.Module) -> bool:
@@ -117,16 +117,14 @@ def uses_class_layer(net: nn.Module) -> bool:
     return hasattr(net, _USED) and (hasattr(net, _FOUND) or _has_parts(net))
 
 
-def expose_features(net: nn.Module, why: str) -> None:
-    """Prepare a net for :func:`outputs_and_features`: a hook, as compiled steps cannot add one.
-
-    Raises:
-        ValueError: of :func:`class_layer`.
-    """
-    layer: Any = net.get_submodule(class_layer(net, why))
+def expose_features(net: nn.Module, why: str) -> str:
+    """Prepare a net for :func:`outputs_and_features`, by a hook, as compiled steps cannot add one: :func:`class_layer`."""
+    name = class_layer(net, why)
+    layer: Any = net.get_submodule(name)
     if _catch not in layer._forward_pre_hooks.values():
         layer._caught_inputs = None  # the list that inputs are added to, while there is one
         layer.register_forward_pre_hook(_catch)
+    return name
 
 
 def outputs_and_features(net: Any, inputs: Any) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -163,12 +163,6 @@ class Objective(ABC):
     def models(self, outputs: Tensor, targets: Tensor) -> torch.Size:
         """The leading dimensions of outputs, which are those of models."""
         return outputs.shape[: outputs.ndim - len(self.output_shape(targets, 1))]
-
-    def __eq__(self, other: Any) -> bool:
-        return type(self) is type(other) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -12,7 +12,6 @@ from fl_lightning.callbacks import FeatureDrift, HeadByClass
 from fl_lightning.data import from_arrays
 from fl_lightning.models import Network
 from fl_lightning.models.network import (
-    class_layer,
     classifier_of,
     expose_features,
     features_of,
@@ -77,6 +76,14 @@ def test_a_net_of_other_names_learns_as_one_with_parts(method, engine, net, laye
     """Bit for bit: features are the inputs of the class layer, and ``classifier.*`` are its weights."""
     expected, _ = fitted(method, WithParts, None, engine)
     learned, _ = fitted(method, net, layer, engine)
+    assert all(torch.equal(one, other) for one, other in zip(learned, expected, strict=True))
+
+
+@pytest.mark.parametrize("method", [MOON, FedDecorr, FedRoD])
+def test_a_captured_step_reads_the_features(method):
+    """It can add no hook of its own; two clients of the same steps are one program."""
+    expected, _ = fitted(method, WithParts, None, "captured")
+    learned, _ = fitted(method, WithFc, None, "captured")
     assert all(torch.equal(one, other) for one, other in zip(learned, expected, strict=True))
 
 
@@ -158,7 +165,7 @@ def test_timm_tells_its_class_layer():
     net, images = timm.create_model("test_convnext", num_classes=5).eval(), torch.randn(2, 3, 64, 64, generator=GENERATOR)
     names = list(net.state_dict())
     find_class_layer(net)
-    assert (class_layer(net, ""), list(net.state_dict())) == ("head.fc", names)
+    assert (expose_features(net, ""), list(net.state_dict())) == ("head.fc", names)
     torch.testing.assert_close(classifier_of(net)(features_of(net, images)), net(images))
     torch.testing.assert_close(features_of(net, images), net.forward_head(net.forward_features(images), pre_logits=True))
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.functional.random_streams import torch_stream
-from fl_lightning.models.network import class_layer, classifier_of
+from fl_lightning.models.network import classifier_of, expose_features
 
 _SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
 
@@ -22,7 +22,7 @@ class GrowingHead:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        name = class_layer(net, "which gets a row for each class")
+        name = expose_features(net, "which gets a row for each class")
         layer = classifier_of(net)
         if not isinstance(layer, nn.Linear):
             raise ValueError(

@@ -11,6 +11,8 @@ from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.methods import FedDisco
+from fl_lightning.methods.feddisco import disco_weights
 from fl_lightning.privacy import DPSGD
 from fl_lightning.tasks import (
     EWC,
@@ -47,6 +49,23 @@ def test_fedprox_pulls_all_rows(arriving):
         return arriving.new_loss(visit, weights, inputs, targets) + MU / 2 * pull
 
     arriving.assert_same(arriving.train(Pair(FedProx, ClassLearner), mu=MU).net, arriving.plain(objective))
+
+
+def test_feddisco_weighs_the_labels_of_the_present_task(arriving):
+    """The same clients take part in every round, but the labels that they have change with the task."""
+    seen, expected = {}, {}
+
+    class Noting(FedDisco):
+        def update_weight(self, client):
+            sizes = [self.data.num_train(k) for k in range(arriving.num_clients)]
+            weights = disco_weights(sizes, self.data.train_label_counts, self.a, self.b)
+            expected[client.round, client.index] = weights[client.index]
+            seen[client.round, client.index] = super().update_weight(client)
+            return seen[client.round, client.index]
+
+    arriving.train(Pair(Noting, ClassLearner))
+    assert seen == expected
+    assert len({weight for (_, client), weight in seen.items() if client == 0}) == arriving.num_tasks
 
 
 def test_joint_training(arriving):
