@@ -129,8 +129,9 @@ def _progress(total: int) -> Iterator[Callable[[int, Tensor], None]]:
         task = progress.add_task("", total=total, objective="")
 
         def show(iteration: int, objectives: Tensor) -> None:
-            if not progress.disable and (iteration + 1) % _SHOW_EVERY == 0:
-                progress.update(task, advance=_SHOW_EVERY, objective=f"{objectives.min().item():.3g}")
+            progress.advance(task)
+            if not progress.disable and iteration % _SHOW_EVERY == 0:
+                progress.update(task, objective=f"{objectives.min().item():.3g}")
 
         yield show
 

@@ -197,12 +197,15 @@ def federation(
     """
     from fl_lightning.command_line.federation import run_site, write_app
 
-    needed = {"init": ("--config", config), "site": ("--client", client)}
-    if action not in needed:
+    options = {"init": {"--config": config}, "site": {"--client": client, "--site": site, "--data": data}}
+    if action not in options:
         raise ValueError(f"ACTION is {action}, must be init or site")
-    option, value = needed[action]
+    for option, value in options["site" if action == "init" else "init"].items():
+        if value is not None:
+            raise ValueError(f"{option} is {value}, which federation {action} does not take: leave it out")
+    needed, value = next(iter(options[action].items()))
     if value is None:
-        raise ValueError(f"{option} is missing: federation {action} needs it")
+        raise ValueError(f"{needed} is missing: federation {action} needs it")
     if config is not None and action == "init":
         write_app(folder, config)
     elif client is not None:

@@ -78,16 +78,23 @@ def split_clients(
     return _shards(train, validation, test, labels, num_classes)
 
 
-def shards_of_parts(train: Sequence[Tensor], validation: Sequence[Tensor], labels: Tensor, num_classes: int) -> ClientShards:
-    """Shards from each client's training and validation samples.
+def shards_of_parts(
+    train: Sequence[Tensor],
+    validation: Sequence[Tensor],
+    labels: Tensor,
+    num_classes: int,
+    test: Sequence[Tensor] | None = None,
+) -> ClientShards:
+    """Shards from each client's training, validation and, if there are any, test samples.
 
     Args:
-        train, validation: indices of each client into ``labels``.
+        train, validation, test: indices of each client into ``labels``.
         labels: class of every sample, (n,), or its counts, (n, C).
         num_classes: C.
     """
     nothing = Parts(torch.empty(0, dtype=torch.int64), torch.zeros(len(train), dtype=torch.int64))
-    return _shards(Parts.of(train), Parts.of(validation), nothing, labels, num_classes)
+    tested = nothing if test is None else Parts.of(test)
+    return _shards(Parts.of(train), Parts.of(validation), tested, labels, num_classes)
 
 
 def _shards(train: Parts, validation: Parts, test: Parts, labels: Tensor, num_classes: int) -> ClientShards:

@@ -75,6 +75,9 @@ class Privacy(ABC):
         ModuleNotFoundError: without the extra ``privacy``.
     """
 
+    accounts: bool
+    """Whether epsilon is accounted for."""
+
     def __init__(self, noise_multiplier: float, clipping_norm: float = 1.0, delta: float = 1e-5) -> None:
         with needing_extra("privacy", f"model.privacy {type(self).__name__}"):
             import_module("opacus")  # used later in a run: its absence should show now
@@ -83,11 +86,6 @@ class Privacy(ABC):
             check_range(f"model.privacy.{name}", value, above=0, below=math.inf, hint=hint)
         check_range("model.privacy.delta", delta, above=0, below=1, hint="1e-5 is usual")
         self.noise_multiplier, self.clipping_norm, self.delta = noise_multiplier, clipping_norm, delta
-
-    @property
-    @abstractmethod
-    def accounts(self) -> bool:
-        """Whether epsilon is accounted for."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={self.noise_multiplier:g}, C={self.clipping_norm:g})"

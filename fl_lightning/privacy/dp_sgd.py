@@ -50,11 +50,7 @@ class DPSGD(Privacy):
         self, noise_multiplier: float, clipping_norm: float = 1.0, accounting: bool = False, delta: float = 1e-5
     ) -> None:
         super().__init__(noise_multiplier, clipping_norm, delta)
-        self.accounting = accounting
-
-    @property
-    def accounts(self) -> bool:
-        return self.accounting
+        self.accounting = self.accounts = accounting
 
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         refuse_batch_norm(method.net, "DP-SGD")

@@ -30,9 +30,7 @@ class UserLevelDP(Privacy):
     it sees changes before noise.
     """
 
-    @property
-    def accounts(self) -> bool:
-        return True
+    accounts = True
 
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         name, ours = type(method).__name__, FederatedAlgorithm

@@ -28,7 +28,7 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
     inputs = data.samples.input_record
     tensors = {f"{name} of model.net": f"{v.dtype} {tuple(v.shape)}" for name, v in method.net.state_dict().items()}
     frozen = dict((*method.net.named_parameters(), *method.net.named_buffers()))
-    of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "val_fraction", "seed")}
+    of_data = {key: getattr(data, key) for key in ("num_clients", "batch_size", "val_fraction", "test_fraction", "seed")}
     return {
         _VERSION: __version__,
         _SHAPE: inputs.net_shape,

@@ -30,16 +30,17 @@ class OwnSamples(FederatedSplit):
         return cls(split.partition, split.num_clients, split.public_size, split.seed, client)
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
-        """All samples are the client's, for training and validation."""
+        """All samples are the client's, for training, validation and tests."""
         classes = len(dataset.classes)
         counted = dataset.objective.unit_counts(dataset.train.targets, classes)
         rng = numpy_stream(self.seed, -1, -1, "validation split")
-        own = split_clients(Parts.of([private]), counted, classes, val_fraction, rng)
+        own = split_clients(Parts.of([private]), counted, classes, val_fraction, rng, test_fraction)
         nobody = torch.zeros(self.num_clients, dtype=torch.int64)
-        train, validation = (
-            Parts(part, nobody.index_fill(0, torch.tensor(self.client), len(part))) for part in (own.train, own.validation)
+        train, validation, test = (
+            Parts(part, nobody.index_fill(0, torch.tensor(self.client), len(part)))
+            for part in (own.train, own.validation, own.test)
         )
-        return shards_of_parts(train, validation, counted, classes)
+        return shards_of_parts(train, validation, counted, classes, test)
 
 
 class OwnData(FederatedDataModule):

@@ -27,6 +27,12 @@ def test_the_app_has_the_config_in_full(tmp_path):
         (("start", "app"), {}, "ACTION is start, must be init or site"),
         (("init", "app"), {}, "--config is missing: federation init needs it"),
         (("site", "app"), {}, "--client is missing: federation site needs it"),
+        (("init", "app"), {"config": "digits_tce.yaml", "client": 3}, "--client is 3, which federation init does not take"),
+        (
+            ("site", "app"),
+            {"config": "digits_tce.yaml", "client": 3},
+            "--config is digits_tce.yaml, which federation site does",
+        ),
         (("init", "full"), {"config": "digits_tce.yaml"}, "FOLDER is .*full, which is not empty: give a new one"),
         (("site", "app"), {"client": 20}, r"--client is 20, must be .* below 20"),
         (("site", "nowhere"), {"client": 1}, "FOLDER is .*/federation.yaml, which does not exist: give"),

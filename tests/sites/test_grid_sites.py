@@ -464,13 +464,16 @@ def test_flower_needs_a_server_app(fit):
 
 def test_all_samples_of_a_site_are_its_clients(tmp_path):
     """Those of its own source, whatever the partition of the server's config."""
-    data = own_data(2)("digits", num_clients=CLIENTS, clients_per_round=2, val_fraction=0.1)
+    data = own_data(2)("digits", num_clients=CLIENTS, clients_per_round=2, val_fraction=0.1, test_fraction=0.2)
     site = Site(make("FedAvg"), data, 2, tmp_path, CPU)
     whole = len(site.data.train_set)
-    assert site.data.num_train(2) == int(0.9 * whole)
-    assert len(site.data.shards.validation_indices(2)) == whole - int(0.9 * whole)
+    validation, tests = whole - int(0.9 * whole), whole - int(0.8 * whole)
+    assert site.data.num_train(2) == whole - validation - tests
+    assert len(site.data.shards.validation_indices(2)) == validation
+    assert site.data.shards.test_start.diff().tolist() == [0, 0, tests, 0]
     assert [site.data.num_train(client) for client in (0, 1, 3)] == [0, 0, 0]
-    assert site.data.label_counts[2].equal(site.data.train_set.targets.bincount(minlength=10))
+    held = torch.cat([site.data.shards.train, site.data.shards.validation, site.data.shards.test])
+    assert sorted(held.tolist()) == [*range(whole)]
 
 
 def test_requests_of_other_clients_are_refused(tmp_path):
