@@ -17,6 +17,7 @@ def not_true_distillation(
     target: Tensor,
     temperature: float = 1.0,
     reduction: LossReduction = "mean",
+    hidden: Tensor | None = None,
 ) -> Tensor:
     """``tau^2 KL(p || q)`` between teacher p and student q over the classes that are *not* the true one.
 
@@ -29,6 +30,7 @@ def not_true_distillation(
         target: (B,) class indices.
         temperature: tau, above 0.
         reduction: ``mean`` and ``sum`` give a scalar, ``none`` gives (B,).
+        hidden: (C,), true for classes that only the teacher leaves out too; it has nothing to tell, 0, where none is left.
 
     Raises:
         ValueError: if ``reduction`` is none of the three.
@@ -42,12 +44,15 @@ def not_true_distillation(
         tensor(0.1308)
     """
     is_true = target[..., None] == torch.arange(student_logits.shape[-1], device=target.device)
+    is_masked = is_true if hidden is None else is_true | hidden
     student, teacher = (
-        (at_least_float32(logits) / temperature).masked_fill(is_true, float("-inf")).log_softmax(dim=-1)
-        for logits in (student_logits, teacher_logits)
+        (at_least_float32(logits) / temperature).masked_fill(mask, float("-inf")).log_softmax(dim=-1)
+        for logits, mask in ((student_logits, is_true), (teacher_logits, is_masked))
     )
+    if hidden is not None:
+        teacher = teacher.masked_fill(is_masked, float("-inf"))  # where nothing is left, the softmax is not a number
     # Where both are -inf their difference is not a number.
-    difference = (teacher - student).masked_fill(is_true, 0.0)
+    difference = (teacher - student).masked_fill(is_masked, 0.0)
     return reduce_losses(temperature**2 * (teacher.exp() * difference).sum(dim=-1), reduction)
 
 

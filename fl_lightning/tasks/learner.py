@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.data import EvaluationInputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.functional.stateless import tensors_of
@@ -107,7 +106,6 @@ class TaskLearner(Learner):
         self.train_unsampled, self.evaluate_every = train_unsampled, evaluate_every
         self.reset_adam_each_round = reset_adam_each_round
         self.needs = replace(self.needs, client_moments=not reset_adam_each_round)
-        self.models = TaskModels(self)
 
     def obstacle_to(self, method: FederatedModule) -> str | None:
         if (why := obstacle_to_streams(method)) is not None:
@@ -218,7 +216,7 @@ class TaskLearner(Learner):
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
         position = self.clocks.positions[client.index]
-        loss = self.models.validation_loss(net, client, position)
+        loss = self.validation_loss(net, client, position)
         clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.patience, self.rate_divisor)
         self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
         comes_again = partial(is_sampled_within, self.method, client)
@@ -234,6 +232,31 @@ class TaskLearner(Learner):
             kept, of_task = client.tasks[position].tensors, self.per_task_tensors(net)
             weights |= {name: tensor for name, tensor in kept.items() if name in of_task}
         return weights
+
+    def predict(
+        self, net: nn.Module, client: Client, position: int, part: Literal["validation", "test"]
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (samples, classes of a task) of a client's model on its samples of a task that it learns, or has learned.
+
+        Args:
+            net: the client's, at its present task.
+            position: position of the task in the client's sequence.
+
+        Returns:
+            Logits in evaluation mode, and targets.
+        """
+        inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, position, part))
+
+        def logits(frozen: nn.Module) -> Tensor:
+            with parametrize.cached():  # composed weights, for all parts
+                return torch.cat([frozen(some) for some in inputs.split(self.data.eval_batch_size)])
+
+        return client.evaluate(self.task_weights(net, client, position), logits), targets
+
+    def validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
+        """Mean loss on a client's validation samples of a task."""
+        logits, targets = self.predict(net, client, position, "validation")
+        return float(self.method.loss(logits, targets, client.label_counts).mean())
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""
@@ -255,7 +278,8 @@ class TaskLearner(Learner):
         if position in client.tasks or client.round % self.evaluate_every == 0:
             for seen in range(position + 1):
                 if seen == position or seen in client.tasks:
-                    accuracy[seen] = self.models.accuracy(net, client, seen)
+                    logits, targets = self.predict(net, client, seen, "test")
+                    accuracy[seen] = (logits.argmax(dim=1) == targets).double().mean()
         return {
             "client": torch.tensor(client.index),
             "rate_factor": self.state_of(client)["clock"][0],
@@ -276,46 +300,6 @@ class TaskLearner(Learner):
         self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
         self.clocks.go_on()
         self.follow_buffers()
-
-
-class TaskModels:
-    """Clients' models, each with the weights of a task that its client learns, or has learned.
-
-    Args:
-        learner: provides these weights.
-    """
-
-    def __init__(self, learner: TaskLearner) -> None:
-        self._learner = learner
-
-    def predict(self, net: nn.Module, client: Client, position: int, inputs: EvaluationInputs) -> Tensor:
-        """Logits (samples, classes of a task) in evaluation mode.
-
-        Args:
-            net: the client's, at its present task.
-            position: position of the task in the client's sequence.
-        """
-        batch_size = self._learner.method.data.eval_batch_size
-
-        def predict(frozen: nn.Module) -> Tensor:
-            with parametrize.cached():  # composed weights, for all parts
-                return torch.cat([frozen(part) for part in inputs.split(batch_size)])
-
-        return client.evaluate(self._learner.task_weights(net, client, position), predict)
-
-    def validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
-        """Mean loss on a client's validation samples of a task."""
-        data = self._learner.method.data
-        inputs, targets = data.evaluation.samples_at(data.streams.indices(client.index, position, "validation"))
-        logits = self.predict(net, client, position, inputs)
-        return float(self._learner.method.loss(logits, targets, client.label_counts).mean())
-
-    def accuracy(self, net: nn.Module, client: Client, position: int) -> Tensor:
-        """Accuracy on a task's test samples, a float64 scalar."""
-        data = self._learner.method.data
-        inputs, targets = data.evaluation.samples_at(data.streams.indices(client.index, position, "test"))
-        hits = self.predict(net, client, position, inputs).argmax(dim=1) == targets
-        return hits.double().mean()
 
 
 def _check_shared(learner: TaskLearner) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fl_lightning import FedAvg
+from fl_lightning.functional import not_true_distillation
 from fl_lightning.methods import FedLMD
-from fl_lightning.methods.fedlmd import label_masking_distillation
 
 
 def by_classes(student, teacher, target, major, temperature):
@@ -27,14 +27,14 @@ def by_classes(student, teacher, target, major, temperature):
 def test_three_classes_by_hand():
     """True class 0, major class 1: the teacher has class 2 alone, q_2 = 1/4, so ``log 4``."""
     student = torch.tensor([[7.0, math.log(3), 0.0]])
-    value = label_masking_distillation(student, torch.randn(1, 3), torch.tensor([0]), torch.tensor([False, True, False]))
+    value = not_true_distillation(student, torch.randn(1, 3), torch.tensor([0]), hidden=torch.tensor([False, True, False]))
     assert value.item() == pytest.approx(math.log(4), abs=1e-6)
 
 
 def test_nothing_to_tell_is_no_term():
     """All classes but the true one are major: 0, with a finite gradient of 0."""
     student = torch.randn(1, 3, requires_grad=True)
-    value = label_masking_distillation(student, torch.randn(1, 3), torch.tensor([0]), torch.tensor([False, True, True]))
+    value = not_true_distillation(student, torch.randn(1, 3), torch.tensor([0]), hidden=torch.tensor([False, True, True]))
     (gradient,) = torch.autograd.grad(value.sum(), student)
     assert value.item() == 0
     assert torch.equal(gradient, torch.zeros(1, 3))

@@ -131,13 +131,14 @@ class Tiny:
         trained = kind(net or self.new_net(), **{**common, **settings})
         # A run with cohorts by name has as many rounds at most.
         rounds = rounds if data.cohorts is None else min(rounds, len(data.cohorts))
-        trained.outputs, predict_task = {}, trained.tasks.models.predict
+        trained.outputs, predict_task = {}, trained.tasks.predict
 
-        def watched(net, client, position, inputs):
-            trained.outputs[client.index, client.round, position] = predict_task(net, client, position, inputs)
-            return trained.outputs[client.index, client.round, position]  # of validation samples first
+        def watched(net, client, position, part):
+            logits, targets = predict_task(net, client, position, part)
+            trained.outputs[client.index, client.round, position] = logits  # of validation samples first
+            return logits, targets
 
-        trained.tasks.models.predict = watched
+        trained.tasks.predict = watched
         trainer = {"precision": "64-true", "callbacks": [seen, *callbacks]}
         if checkpoints is not None:
             keep_all = ModelCheckpoint(checkpoints, filename="{step}", every_n_train_steps=1, save_top_k=-1)

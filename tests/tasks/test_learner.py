@@ -78,7 +78,7 @@ class Scripted(TaskLearner):
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.models.validation_loss = lambda net, client, position: self.script(client.index, client.round)
+        self.validation_loss = lambda net, client, position: self.script(client.index, client.round)
 
 
 def test_what_steers_rates_are_the_validation_samples(tiny):

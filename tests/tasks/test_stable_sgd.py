@@ -45,7 +45,7 @@ def test_a_rate_that_does_not_fall_ends_no_task(tiny):
     class Hopeless(StableSGD):
         def __init__(self, **settings):
             super().__init__(**settings)
-            self.models.validation_loss = lambda net, client, position: 0.0
+            self.validation_loss = lambda net, client, position: 0.0
 
     method = tiny.train(Hopeless, optimizer=momentum, rounds_per_task=3, patience=1, smallest_rate=9.0)
     assert len(method.seen.rounds) == 9
