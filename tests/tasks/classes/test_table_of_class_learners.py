@@ -13,6 +13,7 @@ import torch
 from class_names import embeddings_of
 from declared_by_tests import needs_of
 from pairs import Pair
+from torch import nn
 from written_pages import hold_page
 
 from fl_lightning import losses, methods
@@ -143,6 +144,30 @@ def test_a_setting_makes_its_difference(outcome, row, column):
     if isinstance(found, dict) and column not in ("CE", "domains"):
         difference = largest_difference(found, outcome(row, "CE" if column != "captured" else "CE, one client"))
         assert difference < 1e-9 if column in SAME else difference > 1e-6
+
+
+class WithFc(nn.Module):
+    """The tiny net, its class layer under another name."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.body, self.fc = net.features, net.classifier
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body(inputs))
+
+
+@pytest.mark.parametrize("name", ["MFCL", "LANDER"])
+def test_a_captured_step_reads_features_before_a_layer_of_any_name(arriving, name):
+    """To 1e-9, the weights of one client after another."""
+    ends = []
+    for engine in ("sequential", "captured"):
+        settings = {"rounds_per_task": 1, **SMALL[name], "engine": engine}
+        data = arriving.new_data(tasks=ClassStream(2), **ONE_CLIENT)
+        net, rounds = WithFc(arriving.new_net()), 2 * settings["rounds_per_task"]
+        trained = arriving.train(LEARNERS[name], data, net, rounds=rounds, **settings)
+        ends.append({name: weight.detach() for name, weight in trained.net.named_parameters()})
+    assert largest_difference(*ends) < 1e-9
 
 
 @pytest.fixture(scope="session")
