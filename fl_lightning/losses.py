@@ -224,11 +224,10 @@ class TorchLoss(Loss):
             ("reduction", "mean", "and choose model.optimizer.lr for the mean"),
             ("ignore_index", IGNORED, "and take the samples of that label out of the data"),
         ):
-            given = getattr(loss, name, plain)
-            if given is not plain and (plain is None or given != plain):
+            if getattr(loss, name, plain) != plain:
                 raise ValueError(
-                    f"model.loss is {loss!r} with {name}, but a loss must give one value a sample, of which clients take the "
-                    f"mean: leave {name} out, {cure}"
+                    f"model.loss is {loss!r} with {name}, but a loss must give one value a sample, and clients take the mean: "
+                    f"leave {name} out, {cure}"
                 )
         self.loss = copy.deepcopy(loss)
         self.loss.reduction = "none"

@@ -60,7 +60,7 @@ def page(study: Study, results: Sequence[Result]) -> str:
 
 
 def draw(study: Study, found: Sequence[Group]) -> Figure:
-    """A measure of every setting: its runs as points, their mean, and its interval. It is the first of those that most have."""
+    """Draw the first of the measures that most settings have: each run as a point, the mean and its interval."""
     measure, heading = max(study.measures.items(), key=lambda one: sum(bool(group.by_seed(one[0])) for group in found))
     shown = [group for group in found if group.by_seed(measure)]
     figure = Figure(figsize=(_INCHES, 0.8 + 0.2 * max(len(shown), 1)), layout="constrained")

@@ -10,7 +10,7 @@ HAND_WRITTEN = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") 
 LINK = re.compile(r"\(([^()\s]*(?:report|forgetbench)\.md)")
 TABLE = re.compile(r"^\|.*\|\n\|[ :|-]+\|\n(?:\|.*\n)+", re.MULTILINE)
 
-# Sections, by page, that have numbers from elsewhere than the pages of studies that their page links.
+# Sections, by page, with numbers that are on no linked page of a study. These are settings.
 SETTINGS = {
     ("docs/arriving_classes.md", "## Learners"),
     ("docs/forgetbench.md", "## The federations"),
@@ -34,7 +34,7 @@ MADE_THERE = {
 }
 # P values that the section takes from a runs.csv.
 BY_HAND_FROM_RUNS = {("docs/verified.md", "## Hostile clients")}
-# Runs in no results file, and so the section says. None may come, and one whose study has run goes.
+# Numbers of runs without a results file; the section must say so. Add none, and remove a section once its study has run.
 NO_FILE = {
     ("docs/papers/fedreg.md", "## What our runs show"),
     ("docs/papers/fedreg.md", "## MNIST, two digits a client: FedReg's comparison"),
@@ -73,7 +73,7 @@ def _measured(table: str) -> str:
 
 
 def test_numbers_of_tables_come_from_somewhere():
-    """Each is on a page of a study that its page links, or in the table of forgetbench, or its section is listed above."""
+    """Each is on a page that its section or the head of its page links, or the section is listed above."""
     elsewhere, seen = set(), 0
     for path in HAND_WRITTEN:
         head, *sections = re.split("(?m)^(?=#{2,} )", path.read_text())

@@ -203,8 +203,8 @@ def federation(
     for option, value in options["site" if action == "init" else "init"].items():
         if value is not None:
             raise ValueError(f"{option} is {value}, which federation {action} does not take: leave it out")
-    needed, value = next(iter(options[action].items()))
-    if value is None:
+    needed = "--config" if action == "init" else "--client"
+    if options[action][needed] is None:
         raise ValueError(f"{needed} is missing: federation {action} needs it")
     if config is not None and action == "init":
         write_app(folder, config)

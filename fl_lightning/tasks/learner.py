@@ -22,7 +22,18 @@ from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.models.network import of_class_layer
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import Client, ClientState, DataNeeds, LearnedTask, Learner, Needs, TaskProgress, Visit, overridden
+from fl_lightning.protocol import (
+    Client,
+    ClientState,
+    DataNeeds,
+    LearnedTask,
+    Learner,
+    Needs,
+    TaskProgress,
+    Visit,
+    overridden,
+    predict_in_batches,
+)
 from fl_lightning.protocol.learner import obstacle_to_streams
 from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_sampled_within
 
@@ -236,20 +247,21 @@ class TaskLearner(Learner):
     def predict(
         self, net: nn.Module, client: Client, position: int, part: Literal["validation", "test"]
     ) -> tuple[Tensor, Tensor]:
-        """Logits (samples, classes of a task) of a client's model on its samples of a task that it learns, or has learned.
+        """A client's model on its samples of a task that it learns, or has learned.
 
         Args:
             net: the client's, at its present task.
             position: position of the task in the client's sequence.
+            part: the samples.
 
         Returns:
-            Logits in evaluation mode, and targets.
+            Logits (samples, classes of a task) in evaluation mode, and targets (samples,).
         """
         inputs, targets = self.data.evaluation.samples_at(self.data.streams.indices(client.index, position, part))
 
         def logits(frozen: nn.Module) -> Tensor:
             with parametrize.cached():  # composed weights, for all parts
-                return torch.cat([frozen(some) for some in inputs.split(self.data.eval_batch_size)])
+                return predict_in_batches(frozen, self.data.eval_batch_size, inputs)
 
         return client.evaluate(self.task_weights(net, client, position), logits), targets
 

@@ -472,8 +472,9 @@ def test_all_samples_of_a_site_are_its_clients(tmp_path):
     assert len(site.data.shards.validation_indices(2)) == validation
     assert site.data.shards.test_start.diff().tolist() == [0, 0, tests, 0]
     assert [site.data.num_train(client) for client in (0, 1, 3)] == [0, 0, 0]
-    held = torch.cat([site.data.shards.train, site.data.shards.validation, site.data.shards.test])
-    assert sorted(held.tolist()) == [*range(whole)]
+    fitted = torch.cat([site.data.shards.train, site.data.shards.validation])
+    assert site.data.label_counts[2].equal(site.data.train_set.targets[fitted].bincount(minlength=10))
+    assert sorted([*fitted.tolist(), *site.data.shards.test.tolist()]) == [*range(whole)]
 
 
 def test_requests_of_other_clients_are_refused(tmp_path):
