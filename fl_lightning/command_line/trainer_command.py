@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from fl_lightning import callbacks
 from fl_lightning.checks import check_range, counted
 from fl_lightning.command_line.known_classes import known_classes
+from fl_lightning.command_line.last_checkpoint import LastCheckpoint
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
 from fl_lightning.command_line.parsing import given_values, parse
 from fl_lightning.command_line.run_folder import NAMED, SaveConfig, find_checkpoint, run_folder
@@ -222,7 +223,7 @@ class TrainerCommand:
         ours: list[Callback] = [built[key] for key in _CALLBACKS]
         # Before the summary, whose results.json shows that the record is complete.
         ours.insert(-1, callbacks.Dashboard(self.made_with))
-        if config.enable_checkpointing is not False:
+        if config.enable_checkpointing is not False and not config.fast_dev_run:
             validates = self.data.has_validation and self.model.engine_name != "flower"
             ours += _checkpoints(config, self.data, self.version.path / "checkpoints", validates)
         return ours if config.fast_dev_run else [*ours, SaveConfig(self._saved, self.version.path / "config.yaml")]
@@ -262,13 +263,10 @@ def _share_among_processes(config: Namespace) -> None:
 
 def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path, validates: bool) -> list[Callback]:
     """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if it is measured."""
-    common = {"dirpath": folder, "enable_version_counter": False}
     tasks = data.tasks
     if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
-        # Without evaluations: at that interval of rounds, and at the end.
-        every = ModelCheckpoint(filename="last", every_n_train_steps=config.val_check_interval, **common)
-        return [every, ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **common)]
-    best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **common)
+        return [LastCheckpoint(folder, config.val_check_interval)]  # nothing is evaluated
+    best = ModelCheckpoint(folder, "best", monitor="val/accuracy", mode="max", enable_version_counter=False)
     # With arriving classes, the model of the first task would be the best.
     has_best = validates and tasks is None
-    return [*([best] if has_best else []), ModelCheckpoint(filename="last", **common)]
+    return [*([best] if has_best else []), LastCheckpoint(folder, None)]

@@ -341,6 +341,32 @@ def test_a_run_of_odd_length_is_evaluated_at_its_end(main, tmp_path, read_scalar
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 7
 
 
+@pytest.mark.parametrize("evaluated", [[], ["--trainer.limit_val_batches", "0"]])
+def test_a_run_that_dies_after_its_last_round_resumes_before_it(main, tmp_path, monkeypatch, evaluated):
+    """Work that follows the last round is done then; the weights are those of the first time."""
+    run = [*SMALL, *evaluated, "--trainer.max_steps", "5", "--trainer.val_check_interval", "2", "--trainer.callbacks+", "CCVR"]
+    weights = []
+
+    def fails(callback, trainer, module):
+        weights.extend(weight.detach().clone() for weight in module.net.parameters())
+        raise RuntimeError("no more time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_lightning.callbacks.CCVR.on_train_end", fails)
+        assert main(*run)[0] == 1
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    checkpoints = folder / "checkpoints"
+    assert torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"] == 4
+    code, _, error = main(*run, "--ckpt_path", "last")
+    assert code == 0, error
+    assert (folder / "ccvr.pt").exists()
+    assert {path.name for path in checkpoints.iterdir()} - {"best.ckpt"} == {"last.ckpt"}
+    last = torch.load(checkpoints / "last.ckpt", weights_only=True)
+    assert last["global_step"] == 5
+    ended = [value for name, value in last["state_dict"].items() if name.startswith("net.")]
+    assert all(map(torch.equal, ended, weights))
+
+
 def test_a_users_callback_replaces_ours(main, tmp_path, read_scalars):
     """A callback under trainer.callbacks takes the place of the one that the command line brings."""
     callback = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
