@@ -33,7 +33,7 @@ _FIRST = {
 class Dashboard(FederatedCallback):
     """Lays out TensorBoard's Custom Scalars, and gives every logger the config as hyper-parameters.
 
-    *Time Series* begins with the group ``Overview``: accuracy, and the mean forgetting of the rounds so far but the first, of
+    *Time Series* begins with the group ``Overview``: accuracy, and the mean forgetting of the rounds so far but round 1, of
     which positive is forgetting. Single rounds are noisy, and round 1 would set the scale. Custom Scalars puts accuracy,
     forgetting, the classes' accuracy and bytes of all runs side by side; a chart is there once the run has logged something for
     it. HParams has a row for each run: the settings of what is learned and how, those that differ first, each time with method,

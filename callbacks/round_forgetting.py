@@ -20,7 +20,7 @@ class RoundForgetting(FederatedCallback):
     ``forgetting/round`` if that was one round earlier, ``forgetting/every_K`` if it was K rounds. The chosen rounds and the
     last draw the class-by-round heatmap of the drops, ``forgetting/drops``; a class that arrives has the rounds in which it
     came and went. ``forgetting/from_best`` is F, equation 2: the mean over classes of the drop from the best of the evaluations
-    before, the untrained model's left out.
+    before. The untrained model, which has nothing to forget, takes part in none of these.
 
     Args:
         every, rounds: rounds of the heatmap.
@@ -61,6 +61,8 @@ class RoundForgetting(FederatedCallback):
         if trainer.state.fn != "fit" or trainer.sanity_checking or "test" not in module.evaluation.scores:
             return
         round, accuracy = trainer.global_step, module.evaluation.scores["test"].class_accuracy.cpu()
+        if round == 0:
+            return
         if self._previous is not None:
             gap, before = round - self._previous[0], self._previous[1]
             name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"
@@ -68,8 +70,7 @@ class RoundForgetting(FederatedCallback):
             self._drops[round] = (before - accuracy).clamp_min(0)
         if self.best is not None:
             module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self.best, accuracy]))}, round)
-        if round > 0:
-            self.best = accuracy if self.best is None else torch.fmax(self.best, accuracy)
+        self.best = accuracy if self.best is None else torch.fmax(self.best, accuracy)
         self._previous = (round, accuracy)
         if self._drops and self.due_or_last(trainer, round):
             values = torch.stack(list(self._drops.values()), dim=1)

@@ -53,7 +53,7 @@ def defined_forgetting(study: Study, names: Sequence[str]) -> Table:
     described = " ".join(f"{name}: {DEFINITIONS[name].title} ({DEFINITIONS[name].source})." for name in names)
     note = "Mean ± standard deviation over seeds; positive is forgetting, but for accuracies; "
     note += f"{DASH} where a run did not measure it. {described} "
-    note += "What is measured in several rounds is the mean over all but the first; of clients, the mean over clients."
+    note += "What is measured in several rounds is the mean over all but round 1; of clients, the mean over clients."
     return Table("forgetting_by_definition", "Forgetting by definition", note, ["method", *names], rows, records)
 
 

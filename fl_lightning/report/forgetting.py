@@ -62,7 +62,7 @@ def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
     """Means over rounds of what was measured, and their tests; ``names``: scalar -> what it is called."""
     measures = [Measure(name, label, _forgotten) for name, label in names.items()]
     groups = [group for group in study.finished if any(measure.by_seed(group) for measure in measures)]
-    note = "Means over all rounds but the first, mean ± standard deviation over seeds; positive is forgetting."
+    note = "Means over all measured rounds but round 1, mean ± standard deviation over seeds; positive is forgetting."
     table = _scores("forgetting", "Forgetting", note, "the least forgetting", groups, measures)
     return [table, *_tests(study, table, groups, measures)]
 

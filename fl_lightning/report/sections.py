@@ -1,7 +1,7 @@
 """The sections of a report: those that the runs have something to say about."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -215,24 +215,28 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
 
 
 def _round_forgetting_name(study: Study) -> tuple[str, int]:
-    """The scalar with the smallest gap between evaluations that is there, and that gap in rounds; 0 if there is none."""
-    if _has(study, "forgetting/round"):
-        return "forgetting/round", 1
-    prefix = "forgetting/every_"
-    found = {name for group in study.finished for run in group.runs for name in run.log.scalars if name.startswith(prefix)}
-    gap = min((int(gap) for name in found if re.fullmatch("[0-9]{1,9}", gap := name.removeprefix(prefix))), default=0)
-    return f"{prefix}{gap}", gap
+    """The scalar of the gap between evaluations that most values have, then of the smallest, and that gap in rounds.
+
+    A last round off the interval has another gap than all others. The gap is 0 if there is none.
+    """
+    values = Counter[int]()
+    for run in (run for group in study.finished for run in group.runs):
+        for name, curve in run.log.scalars.items():
+            if match := re.fullmatch("forgetting/(?:round|every_([0-9]{1,9}))", name):
+                values[int(match[1] or 1)] += len(curve.rounds)
+    gap = max(values, key=lambda gap: (values[gap], -gap), default=0)
+    return "forgetting/round" if gap == 1 else f"forgetting/every_{gap}", gap
 
 
 def _round_points(group: Group, name: str) -> NDArray:
-    """(n, 2): the values of all seeds and rounds but the first, each once."""
+    """(n, 2): the values of all seeds and rounds but round 1, each once."""
     values = [run.log.scalars[name].after(1).values for run in group.runs if name in run.log.scalars]
     joined = np.concatenate([np.empty(0), *values])
     return np.stack([joined, np.ones_like(joined)], axis=1)
 
 
 def _local_points(group: Group) -> NDArray:
-    """(n, 2): upper edges of the logged distributions, of all seeds and rounds but the first, and their counts of clients."""
+    """(n, 2): upper edges of the logged distributions, of all seeds and rounds but round 1, and their counts of clients."""
     logged = [run.log.tensors.get("forgetting/local", {}) for run in group.runs]
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 
@@ -244,7 +248,7 @@ def _distribution(study: Study, palette: Palette, name: str, title: str, what: s
             figures.draw_distribution(axes, values, counts, palette[group], group.method)
 
     shown = study.shown()
-    caption = f"{what}. Share of the values, of all rounds but the first and all seeds, that are at most this; further left is "
+    caption = f"{what}. Share of the values, of all rounds but round 1 and all seeds, that are at most this; further left is "
     caption += f"less forgetting. {figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, "mean drop in accuracy by class", "share of values")
     return Drawing(name, title, caption, figure)

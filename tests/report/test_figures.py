@@ -83,6 +83,15 @@ def test_a_run_of_one_round_has_an_empty_distribution(write_run, study):
     assert len(drawn["forgetting_round"].axes[0].lines) == 0
 
 
+@pytest.mark.parametrize(("more", "drawn"), [({}, [0.5, 0.25]), ({"forgetting/round": {36: 0.0, 37: 1.0}}, [0.0, 1.0])])
+def test_round_forgetting_is_that_of_most_evaluations(write_run, study, more, drawn):
+    """Not of the last round, five after the evaluation before it; of as many values those with the smaller gap."""
+    write_run("a", {35: 0.5}, scalars={"forgetting/every_10": {20: 0.5, 30: 0.25}, "forgetting/every_5": {35: 0.125}} | more)
+    figures = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    (curve,) = (figure for name, figure in figures.items() if name.endswith("_over_rounds"))
+    assert curve.axes[0].lines[0].get_ydata().tolist() == drawn
+
+
 def test_forgetting_of_personal_models_is_drawn_against_where_each_one_starts(write_run, study):
     """The accuracy before is a matrix there, (.25 .5; .75 1): less 1 after the fit the difference is (.75 .5; .25 0)."""
     folder = write_run("a", {2: 0.5}, model="FedPer")
