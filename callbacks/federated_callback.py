@@ -53,8 +53,12 @@ class FederatedCallback(RoundCallback):
         return self.every > 0 or bool(self.rounds)
 
     def due_or_last(self, trainer: Trainer, round: int) -> bool:
-        """Whether this round is a chosen one, or the last of a run in which some are chosen."""
+        """After an evaluation: whether this round is a chosen one, or the last of a run in which some are chosen."""
         return self.due(round) or (self.chooses and (trainer.should_stop or round == trainer.max_steps))
+
+    def last_is_missing(self, trainer: Trainer) -> bool:
+        """At the end of a run, whatever ended it: whether some rounds are chosen, and its last one is not."""
+        return self.chooses and not self.due(trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         return {name.removeprefix("_"): copy(getattr(self, name)) for name in self.kept}

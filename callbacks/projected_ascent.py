@@ -11,6 +11,7 @@ import copy
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
@@ -20,6 +21,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, predict_in_batches
+from fl_lightning.run.trainer_settings import callbacks_of
 
 _MOMENTUM, _LARGEST_NORM = 0.9, 5.0
 
@@ -43,7 +45,7 @@ class ProjectedAscent(FederatedCallback):
 
     Raises:
         ValueError: if a value is out of range; as a fit starts, if there is no such client or no other, no global model or no
-            validation samples, or the run has a defence.
+            validation samples, the run has a defence, or something may end it before its last round.
     """
 
     needs_classes = True
@@ -71,6 +73,12 @@ class ProjectedAscent(FederatedCallback):
         if module.privacy is not None:
             raise ValueError(
                 f"callback ProjectedAscent: model.privacy is {module.privacy!r}, and the ascent adds no noise: leave it out"
+            )
+        early = [type(one).__name__ for one in callbacks_of(trainer) if isinstance(one, EarlyStopping | Timer)]
+        if early:
+            raise ValueError(
+                f"callback ProjectedAscent begins from the models of round {trainer.max_steps}, before which {early[0]} can "
+                "end the run: leave that out, and trainer.max_time"
             )
         self._last_round = trainer.max_steps
 

@@ -86,9 +86,14 @@ class ReferenceAccuracy(FederatedCallback):
         log_figure(trainer, "reference/forgetting", figure, round)
 
     def on_train_batch_end(self, trainer: Trainer, module: FederatedModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.due_or_last(trainer, trainer.global_step):
+        if self.due(trainer.global_step):
             for average in weight_averages(trainer):  # takes each round once, and this one perhaps only after this callback
                 average.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+            with evaluated_weights(trainer, module):
+                self._measure(trainer, module, trainer.global_step)
+
+    def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if self.last_is_missing(trainer):
             with evaluated_weights(trainer, module):
                 self._measure(trainer, module, trainer.global_step)
 

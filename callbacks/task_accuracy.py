@@ -54,9 +54,13 @@ class TaskAccuracy(FederatedCallback):
         of_clients = {client: task_scalars(table[client : client + 1]) for client in self.clients}
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
         module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
-        if self.due_or_last(trainer, round):
-            log_tensors(trainer, {"tasks/table": table.nanmean(dim=0), "tasks/client_tables": table}, round)
-            log_figure(trainer, "tasks/accuracy_table", task_table(table.nanmean(dim=0)), round)
+        if self.due(round):
+            self._draw(trainer, table, round)
+
+    def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        progress = module.tasks.task_progress()
+        if progress is not None and self.last_is_missing(trainer):
+            self._draw(trainer, progress.accuracy.cpu(), trainer.global_step)
 
     def on_fit_end(self, trainer: Trainer, module: FederatedModule) -> None:
         folder, progress = folder_of(trainer, module), module.tasks.task_progress()
@@ -69,6 +73,12 @@ class TaskAccuracy(FederatedCallback):
             for client, after, on in (~table.isnan()).nonzero().tolist():
                 name = streams.names[int(streams.order[client, on])]
                 writer.writerow([client, after + 1, on + 1, name, f"{table[client, after, on]:.6f}"])
+
+    @staticmethod
+    def _draw(trainer: Trainer, table: Tensor, round: int) -> None:
+        mean = table.nanmean(dim=0)
+        log_tensors(trainer, {"tasks/table": mean, "tasks/client_tables": table}, round)
+        log_figure(trainer, "tasks/accuracy_table", task_table(mean), round)
 
     @staticmethod
     def _counts(progress: TaskProgress) -> dict[str, Tensor | float]:

@@ -45,8 +45,16 @@ class TaskAttention(FederatedCallback):
             check_choice(f"{self.key}.layer", self.layer, layers, hint="null is their mean")
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
+        if self.due(round):
+            self._draw(trainer, module, round)
+
+    def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if self.last_is_missing(trainer):
+            self._draw(trainer, module, trainer.global_step)
+
+    def _draw(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         tensors = module.tasks.attention_tensors()
-        if not tensors or not self.due_or_last(trainer, round):
+        if not tensors:
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
         for client in module.stored.states.clients()[: self.num_clients]:

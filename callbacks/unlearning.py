@@ -60,8 +60,12 @@ class Unlearning(FederatedCallback):
             self._measure(trainer, module, 0)
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
-        if self.due_or_last(trainer, round):
+        if self.due(round):
             self._measure(trainer, module, round)
+
+    def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        if self.last_is_missing(trainer):
+            self._measure(trainer, module, trainer.global_step)
 
     def _measure(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         evaluation, objective = module.data.evaluation, module.data.objective

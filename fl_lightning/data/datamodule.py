@@ -346,9 +346,11 @@ def _check_settings(data: FederatedDataModule) -> None:
 
 def test_is_due(data: FederatedDataModule) -> bool:
     """Whether the test set is evaluated at the present round of a fit."""
-    if data.trainer is None or data.trainer.state.fn != "fit":
+    trainer = data.trainer
+    if trainer is None or trainer.state.fn != "fit":
         return False
-    return data.evaluation.test_is_due(data.trainer.global_step, data.trainer.max_steps)
+    round = trainer.global_step
+    return data.evaluation.test_is_due(round, trainer.should_stop or round == trainer.max_steps)
 
 
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:

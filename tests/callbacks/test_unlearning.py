@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback, ProjectedAscent, Unlearning
@@ -90,6 +91,19 @@ def test_what_is_measured_is_what_a_loop_finds(tmp_path):
         assert float(logged["unlearning/membership_auc"]) == pytest.approx(sum(means) / len(means), abs=1e-3)
 
 
+class Ends(Callback):
+    """After round 2, as with max_time."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        trainer.should_stop = trainer.global_step == 2
+
+
+def test_the_last_round_of_a_run_that_ends_early_is_measured():
+    kept = Kept()
+    fitted(kept, Unlearning(CLIENT, every=10), Ends(), rounds=9)
+    assert [round for round, values in kept.logged.items() if "unlearning/rest_accuracy" in values] == [0, 2]
+
+
 @pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
 def test_the_erased_net_is_that_of_a_loop(weighting):
     """Two passes of ascent with momentum 0.9 from the other clients' mean, projected onto the ball after each step."""
@@ -153,6 +167,10 @@ def one_set(**settings):
         (lambda: ProjectedAscent(0, 1.0, learning_rate=0.0), r"ProjectedAscent.learning_rate is 0\.0"),
         (lambda: fitted(ProjectedAscent(0, 1.0), data=federation(val_fraction=0.0)), "ProjectedAscent stops by validation"),
         (lambda: fitted(ProjectedAscent(0, 1.0), privacy=DPSGD(1.0)), "ProjectedAscent: model.privacy is .*adds no noise"),
+        (
+            lambda: fitted(ProjectedAscent(0, 1.0), EarlyStopping("val/accuracy")),
+            "ProjectedAscent begins from the models of round 2, before which EarlyStopping can end the run: leave that out",
+        ),
     ],
 )
 def test_what_cannot_be_forgotten_is_refused(make, message):

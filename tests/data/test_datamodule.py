@@ -529,11 +529,13 @@ def test_loader_that_is_not_due_is_empty():
 def test_test_set_is_monitored_every_so_many_rounds(monitor_test, due):
     """In a fit of 22 rounds: rounds that monitor_test divides, round 0 among them, and the last; 0 is never; else never."""
     data = numbered(monitor_test=monitor_test, test_inputs=torch.zeros(2, 1), test_targets=torch.tensor([0, 1]))
-    data.trainer = SimpleNamespace(global_step=0, max_steps=22, state=SimpleNamespace(fn="fit"))
+    data.trainer = SimpleNamespace(global_step=0, max_steps=22, should_stop=False, state=SimpleNamespace(fn="fit"))
     asked = []
     for data.trainer.global_step in range(23):
         asked += [data.trainer.global_step] * is_due(data)
     assert asked == due
+    data.trainer.global_step, data.trainer.should_stop = 9, True
+    assert is_due(data) == (monitor_test > 0)
     data.trainer.state.fn = "validate"
     assert not is_due(data)
 
