@@ -123,8 +123,8 @@ def test_what_matters_comes_first_and_every_tag_is_described(main, tmp_path):
 
 def test_a_resumed_run_writes_layout_and_config_once(main, tmp_path):
     """Two files of events, and over both one layout and one beginning."""
-    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "1")[0] == 0
-    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2", "--ckpt_path", "last")[0] == 0
+    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "2")[0] == 0
+    assert main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "3", "--ckpt_path", "last")[0] == 0
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
     assert len(list(folder.glob("events.out.tfevents.*"))) == 2
     first, second = (
