@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 HAND_WRITTEN = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if DOCS / "results" not in page.parents)]
-LINK = re.compile(r"\(([^()\s]*(?:report|forgetbench)\.md)")
+LINK = re.compile(r"\(([^()\s]*(?:report|forgetbench|unlearning)\.md)")
 TABLE = re.compile(r"^\|.*\|\n\|[ :|-]+\|\n(?:\|.*\n)+", re.MULTILINE)
 
 # Sections, by page, with numbers that are on no linked page of a study. These are settings.
@@ -19,7 +19,8 @@ SETTINGS = {
     ("docs/reports.md", "## Sections"),
     ("docs/results.md", "## Declared studies"),
 }
-# Made from results files by tests/bench/test_shipped_results.py, computed by hand in the section, or printed by its command.
+# Made from results files by tests/bench/test_shipped_results.py or by commands that tests/test_tutorials.py runs, computed by
+# hand in the section, or printed by its command.
 MADE_THERE = {
     ("docs/forgetbench.md", "### digits"),
     ("docs/forgetbench.md", "### cifar10"),
@@ -31,6 +32,7 @@ MADE_THERE = {
     ("docs/study_digits/report.md", "## Forgetting"),
     ("docs/study_digits/report.md", "## Communication and model size"),
     ("docs/study_digits/report.md", "## Time"),
+    ("docs/unlearning.md", "## Example: client 0 of ten"),
 }
 # P values that the section takes from a runs.csv.
 BY_HAND_FROM_RUNS = {("docs/verified.md", "## Hostile clients")}
@@ -43,8 +45,6 @@ NO_FILE = {
     ("docs/papers/fedweit.md", "## What our runs show"),
     ("docs/papers/fedweit.md", "## Overlapped-CIFAR-100: the FedWeIT paper's Table 2"),
     ("docs/papers/fedweit.md", "## Table 2, Overlapped-CIFAR-100"),
-    ("docs/unlearning.md", "## Example: client 0 of ten"),
-    ("docs/verified.md", "## Methods with one global model"),
     ("docs/verified.md", "## Defences"),
     ("docs/verified.md", "## Tasks and arriving classes"),
 }

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from options import NO_PICTURES
 
+from fl_lightning.report.log import read_log
+
 DOCS = Path(__file__).parent.parent / "docs"
 FEWER_ROUNDS = ["--trainer.max_steps", "2"]
 
@@ -74,6 +76,35 @@ def test_data_and_net(run_page, tmp_path, monkeypatch, capsys):
     config = (tmp_path / "runs" / "digits_tce" / "version_0" / "config.yaml").read_text()
     assert "my_net.SmallNet" in config
     assert "width: 64" in config
+
+
+@pytest.mark.slow
+def test_the_table_of_unlearning(main, tmp_path):
+    """docs/unlearning.md's commands, with fine-tuning, make its rows; another processor may move a few samples."""
+    (config,) = blocks("unlearning.md", "yaml")
+    (tmp_path / "mine.yaml").write_text(config)
+    *begun, repaired = commands("unlearning.md")
+    tuned = [word.replace("erased.pt", "checkpoints/last.ckpt") for word in repaired]
+    for arguments in (*begun, repaired, tuned):
+        code, _, error = main(*arguments)
+        assert not code, f"fl-lightning {shlex.join(arguments)}: {error}"
+    rows = re.findall(r"^\| ([a-z].*?) \| (0\..*) \|$", (DOCS / "unlearning.md").read_text(), re.MULTILINE)
+    columns = ["unlearning/forget_accuracy", "unlearning/rest_accuracy", "test/accuracy", "unlearning/membership_auc"]
+    made = {
+        "retrained, 20 rounds": ("retrained/mine/version_0", 20),
+        "with client 0, 20 rounds": ("all/mine/version_0", 20),
+        "fine-tuned, 5 rounds": ("erased/mine/version_1", 5),
+        "erased, 12 steps, before the rounds": ("erased/mine/version_0", 0),
+        "erased, and 5 rounds": ("erased/mine/version_0", 5),
+    }
+    assert [name for name, _ in rows] == list(made)
+    for (folder, round), (name, numbers) in zip(made.values(), rows, strict=True):
+        *shown, distance = map(float, numbers.split(" | "))
+        curves = {tag: curve.by_round() for tag, curve in read_log(tmp_path / folder).scalars.items()}
+        assert [curves[column][round] for column in columns] == pytest.approx(shown, abs=0.02), name
+        apart = curves.get("unlearning/distance", {round: 0.0})[round]  # the retrained net is its own reference
+        assert apart == pytest.approx(distance, rel=0.05), name
+    assert read_log(tmp_path / "all/mine/version_0").scalars["ascent/steps"].values[-1] == 12
 
 
 @pytest.mark.slow

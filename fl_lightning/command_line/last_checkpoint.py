@@ -36,4 +36,5 @@ class LastCheckpoint(Checkpoint):
             unfinished.replace(self.folder / "last.ckpt")
 
     def _save(self, trainer: Trainer) -> None:
-        trainer.save_checkpoint(self.folder / (_UNFINISHED if trainer.should_stop else "last.ckpt"))
+        path = self.folder / (_UNFINISHED if trainer.should_stop else "last.ckpt")
+        trainer.save_checkpoint(path, weights_only=False)  # else Lightning prints a line each time

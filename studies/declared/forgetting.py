@@ -52,7 +52,7 @@ STUDIES = [
             "processor_seconds": "processor seconds",
         },
         baseline={SWEEP: "FedAvg"},
-        remark="The mean of F_t over rounds includes that of round 10, the drop from the untrained model. fl-lightning has left "
-        "it out since this study began.",
+        remark="The mean of F_t over rounds includes that of round 10, the drop from the untrained model. Later versions leave "
+        "it out.",
     ),
 ]

@@ -261,8 +261,9 @@ def test_any_value_can_be_overridden(main):
 
 def test_fit_validate_test_and_predict(main, tmp_path):
     """All four, on last, best and a file; the numbers agree with what the fit reported."""
-    code, out, _ = main(*DIGITS, "--trainer.max_steps", "6", "--model.optimizer.lr", "0.2")
+    code, out, error = main(*DIGITS, "--trainer.max_steps", "6", "--model.optimizer.lr", "0.2")
     assert code == 0
+    assert error == ""
     assert "test accuracy" in out
     assert "tensorboard --logdir runs/digits_tce/version_0" in out
     folder = tmp_path / "runs" / "digits_tce" / "version_0"
