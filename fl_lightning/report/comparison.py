@@ -47,10 +47,10 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
     """The settings in which two sides differ, what came out on each, and remarks on what was left out.
 
     Raises:
-        ValueError: if a side has logged no accuracy, the sides are of several datasets or have no accuracy in common, or
-            nothing on them belongs together.
+        ValueError: if a side has logged no accuracy or has no finished run, the sides are of several datasets or have no
+            accuracy in common, or nothing on them belongs together.
     """
-    (first, said), (second, said_too) = measured_runs(first), measured_runs(second)
+    (first, said), (second, said_too) = _finished("FIRST", first), _finished("SECOND", second)
     remarks, runs = [*said, *said_too], [*first, *second]
     check_same_data(runs)
     measures = _measures(runs)
@@ -65,6 +65,15 @@ def compare(first: Sequence[Run], second: Sequence[Run]) -> tuple[Table, Table, 
     remarks += [*said, *said_too, *(f"{group.label}: left out, on one side only" for group in alone)]
     differing |= _provenance(first, second)
     return _settings(differing), _outcome(found, measures), remarks
+
+
+def _finished(name: str, side: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """The runs of a side that are compared, and remarks on the others."""
+    measured, remarks = measured_runs(side)
+    finished = [run for run in measured if run.finished]
+    if not finished:
+        raise ValueError(f"{name} has no finished run: {measured[0].folder} is not at its last round, wait or resume it")
+    return finished, [*remarks, *(f"{run.folder}: left out, it is not finished" for run in measured if run not in finished)]
 
 
 def differing_settings(first: Sequence[Group], second: Sequence[Group]) -> dict[str, tuple[str, str]]:

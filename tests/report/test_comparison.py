@@ -118,20 +118,30 @@ def test_the_command(write_run, main, tmp_path):
     assert r"test/accuracy, final & 0.500 & 0.750 & +0.250 (1) & -- \\" in lines
 
 
-def test_runs_without_an_accuracy(write_run, sides, main):
+@pytest.mark.parametrize(
+    ("accuracy", "remark", "refusal"),
+    [
+        (
+            {0: 0.5},
+            "it has logged no accuracy",
+            "no run has logged an accuracy (tasks/accuracy, test/accuracy, val/accuracy) in runs/seed_1/a/version_0: wait",
+        ),
+        ({1: 0.5}, "it is not finished", "SECOND has no finished run: runs/seed_1/a/version_0 is not at its last round"),
+    ],
+)
+def test_runs_without_a_final_accuracy(write_run, sides, main, accuracy, remark, refusal):
     """They are left out of a side with others, and refused where they are a side; round 0 is not trained."""
-    write_run("a", {1: 0.5})
-    write_run("a", {0: 0.5}, seed=1)
-    write_run("b", {1: 0.75}, model="FedProx")
+    write_run("a", {2: 0.5})
+    write_run("a", accuracy, seed=1, rounds=2)
+    write_run("b", {2: 0.75}, model="FedProx")
+    write_run("b", {2: 0.75}, seed=1, model="FedProx")
     _, outcome, remarks = compare(*sides())
-    assert outcome.rows[0][3] == "+0.250 (1)"
+    assert outcome.rows[0][3:5] == ["+0.250 (1)", "-"]
     assert len(remarks) == 1
-    assert remarks[0].endswith("runs/seed_1/a/version_0: left out, it has logged no accuracy")
+    assert remarks[0].endswith(f"runs/seed_1/a/version_0: left out, {remark}")
     code, _, error = main("compare", "runs/seed_0/a", "runs/seed_1/a")
     assert (code, error.count("\n")) == (1, 1)
-    assert (
-        "no run has logged an accuracy (tasks/accuracy, test/accuracy, val/accuracy) in runs/seed_1/a/version_0: wait" in error
-    )
+    assert refusal in error
 
 
 def test_the_interval_of_a_difference(write_run, sides):
