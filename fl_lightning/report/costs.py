@@ -35,7 +35,9 @@ def communication(study: Study) -> Table | None:
 
 def megabytes(run: Run, direction: str) -> float:
     """All that went ``down`` or ``up``, in 10^6 bytes; NaN if it was not counted."""
-    return run.log.newest(f"communication/total_{direction}") / 1e6
+    # The record of a run that logs every tenth round may lack the last ones, and results of a resumed run are of its start.
+    counted = run.results.get(f"bytes_{direction}") if run.results.get("rounds") == run.log.last_round else None
+    return (run.log.newest(f"communication/total_{direction}") if counted is None else counted) / 1e6
 
 
 def simulated_seconds(run: Run) -> float:

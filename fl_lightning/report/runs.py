@@ -142,8 +142,9 @@ def _read_results(path: Path) -> dict[str, Any]:
         results = None
     if not isinstance(results, dict) or type(results.get("rounds")) is not int:
         raise ValueError("its results.json is not that of a run")
-    if not is_number(size := results.get("model_megabytes", 0)):
-        raise ValueError(f"its results.json has model_megabytes {shortened(str(size))}, which is not a number")
+    for key in ("model_megabytes", "bytes_down", "bytes_up"):
+        if not is_number(size := results.get(key, 0)):
+            raise ValueError(f"its results.json has {key} {shortened(str(size))}, which is not a number")
     return results
 
 

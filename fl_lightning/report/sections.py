@@ -333,9 +333,10 @@ def _over_cost(study: Study, palette: Palette, cost: _Cost) -> Drawing:
 
 
 def _against(study: Study, run: Run, cost: _Cost) -> tuple[Curve, Curve]:
-    """The accuracy, and in its rounds the total of a cost by then."""
+    """The accuracy, and in its rounds the total of a cost by then; NaN, which is not drawn, outside of the logged rounds."""
     accuracy, total = study.accuracy(run), run.log.scalars[cost.scalar]
-    return accuracy, Curve(accuracy.rounds, np.interp(accuracy.rounds, total.rounds, total.values) / cost.unit)
+    spent = np.interp(accuracy.rounds, total.rounds, total.values, left=np.nan, right=np.nan)
+    return accuracy, Curve(accuracy.rounds, spent / cost.unit)
 
 
 def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:

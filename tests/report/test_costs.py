@@ -1,5 +1,6 @@
 """Bytes, sizes and times, against sums by hand."""
 
+import numpy as np
 import pytest
 from recorded import RecordWriter
 
@@ -13,26 +14,39 @@ def test_communication(write_run, study):
     write_run("a", {2: 0.5}, scalars=totals, results={"rounds": 2, "model_megabytes": 0.25})
     write_run("b", {2: 0.5}, model="FedProx", scalars=totals | {"communication/total_seconds": {1: 40.0, 2: 1234.6}})
     write_run("c", {2: 0.5}, model="FedNova")
+    # Totals logged in every second round, and results of the whole run, or of its first two rounds.
+    for name, rounds in (("FedSAM", 3), ("MOON", 2)):
+        counted = {"rounds": rounds, "bytes_down": 3_000_000, "bytes_up": 1_500_000}
+        write_run(name, {3: 0.5}, model=name, scalars={tag: {2: curve[2]} for tag, curve in totals.items()}, results=counted)
     table = costs.communication(study())
     assert table.rows == [
         ["FedAvg, CrossEntropy", "2", "1", "0.25", "-", "0.500"],
         ["FedProx, CrossEntropy", "2", "1", "-", "1,235", "0.500"],
+        ["FedSAM, CrossEntropy", "3", "1.5", "-", "-", "0.500"],
+        ["MOON, CrossEntropy", "2", "1", "-", "-", "0.500"],
     ]
 
 
 def test_accuracy_over_simulated_seconds(write_run, study):
-    """Two runs, whose rounds took 30 and 50 s: means over seeds at rounds 1 and 2. A run without devices is left out."""
+    """Two runs, whose rounds took 30 and 50 s: means over seeds at rounds 1 and 2. A run without devices is left out.
+
+    So are accuracies before the first logged total and after the last.
+    """
     for seed, a_round in enumerate((30.0, 50.0)):
         seconds = {"communication/total_seconds": {1: a_round, 2: 2 * a_round}}
         totals = {f"communication/total_{way}": {1: 1e6, 2: 2e6} for way in ("up", "down")}
         write_run("a", {1: 0.25, 2: 0.5 + seed / 4}, seed=seed, scalars=totals | seconds)
     write_run("b", {1: 0.5, 2: 0.5}, model="FedNova", scalars=totals)
+    totals = {tag: {2: 1e6, 3: 2e6} for tag in totals}
+    write_run("c", {1: 0.25, 2: 0.5, 3: 0.75, 4: 1.0}, model="FedProx", scalars=totals)
     drawings = {drawing.name: drawing for section in sections(study(), []) for drawing in section.drawings}
     (axes,) = drawings["simulated_time"].figure.axes
     assert axes.get_xlabel() == "simulated seconds"
     (line,) = axes.lines
     assert line.get_xydata().tolist() == [[40.0, 0.25], [80.0, 0.625]]
-    assert len(drawings["communication"].figure.axes[0].lines) == 2
+    *others, last = drawings["communication"].figure.axes[0].lines
+    assert len(others) == 2
+    assert last.get_xydata()[np.isfinite(last.get_xdata())].tolist() == [[1.0, 0.5], [2.0, 0.75]]
 
 
 def test_time_leaves_gaps_and_pauses_out(write_run):
