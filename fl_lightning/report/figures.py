@@ -106,7 +106,7 @@ def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, 
     mean = values.mean(axis=0)
     marker = "." if len(at) <= _FEW_POINTS else None
     axes.plot(at, mean, color=color, label=label, marker=marker, linestyle="--" if dashed else "-")
-    if len(values) > 1:
+    if len(values) > 1 and len(at):
         deviation = values.std(axis=0, ddof=1)
         low, high = mean - deviation, mean + deviation
         if values.min() >= 0 and values.max() <= 1:  # accuracies: a band beyond 0 and 1 has no meaning

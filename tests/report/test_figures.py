@@ -28,6 +28,16 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_deviation(axes):
     assert (edges.min(), edges.max()) == pytest.approx((0.5 - 0.5 / np.sqrt(2), 0.5 + 0.5 / np.sqrt(2)))
 
 
+def test_seeds_without_a_common_round_have_no_curve(write_run, study):
+    """One run ended by itself after round 1, where the other was not evaluated; the other figures are drawn."""
+    for seed, curve in enumerate(({1: 0.25}, {2: 0.5})):
+        write_run("a", curve, seed=seed, rounds=2, results={"rounds": seed + 1})
+    drawn = {drawing.name: drawing.figure for section in sections(study(), []) for drawing in section.drawings}
+    assert drawn["accuracy"].axes[0].lines[0].get_xdata().tolist() == []
+    for figure in drawn.values():
+        figure.draw_without_rendering()
+
+
 def test_one_seed_has_no_band(axes):
     figures.draw_spread(axes, [Curve(np.array([1, 2]), np.array([0.25, 0.5]))], "red", "FedAvg")
     assert len(axes.collections) == 0
