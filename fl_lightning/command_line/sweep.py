@@ -50,10 +50,12 @@ def _check_points(settings: Settings) -> Namespace:
     """Parse the first point, and each other value of each key instead of the first; returns the first point's config.
 
     Raises:
-        ValueError: in one line, if something cannot be parsed, or two values of a key are the same.
+        ValueError: in one line, if something cannot be parsed, the config names a checkpoint, or two values of a key are the
+            same.
     """
     shared = ["--config", settings.config, *settings.options]
-    parse_trainer_command("fit", shared)
+    if (ckpt_path := parse_trainer_command("fit", shared).ckpt_path) is not None:
+        raise ValueError(f"ckpt_path is {ckpt_path} in {settings.config}, from which every run would continue: remove it there")
     first = {axis.key: axis.values[0] for axis in settings.axes}
     for axis in settings.axes:
         seen: dict[str, Namespace] = {}

@@ -142,7 +142,7 @@ class TrainerCommand:
         if self.ckpt_path is not None:
             given, may_begin = self.ckpt_path, command == "fit"
             self.ckpt_path = decided_by_first("ckpt_path", lambda: find_checkpoint(given, self.run_folder, may_begin))
-            config.ckpt_path = self.ckpt_path
+            config.ckpt_path = None  # config.yaml repeats the run; with the checkpoint it would continue it
         self._saved = parser.dump(config, format="yaml", skip_unset=False, skip_validation=True)
         whole = parser.dump(config, format="yaml", skip_unset=False, skip_validation=True, skip_link_targets=False)
         self.made_with: dict[str, Any] = load_yaml(whole)

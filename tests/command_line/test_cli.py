@@ -301,13 +301,14 @@ def test_the_first_run_shows_forgetting(main, tmp_path):
 
 
 def test_a_runs_config_knows_its_folder(main, tmp_path):
-    """fit goes on and test looks where the config lies, also from another folder."""
+    """fit goes on and test looks where the config lies, also from another folder. It names no checkpoint, to repeat the run."""
     assert main(*SMALL, "--trainer.max_steps", "2", "--trainer.default_root_dir", "elsewhere")[0] == 0
     folder = tmp_path / "elsewhere" / "digits_tce" / "version_0"
     arguments = ["--config", str(folder / "config.yaml"), "--ckpt_path", "last"]
     code, _, error = main("fit", *arguments, "--trainer.max_steps", "3")
     assert code == 0, error
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 3
+    assert yaml.safe_load((folder / "config.yaml").read_text())["ckpt_path"] is None
     assert main("test", *arguments)[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 

@@ -65,6 +65,11 @@ def test_what_fit_would_refuse_is_refused_before_anything_runs(refused, argument
     assert message in refused(*BASE, *arguments)
 
 
+def test_a_config_that_resumes_a_run_is_refused(refused, tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits_tce.yaml\nckpt_path: last\n")
+    assert "ckpt_path is last in mine.yaml, from which every run would continue" in refused("sweep", "--config", "mine.yaml")
+
+
 class Nothing:
     """A worker that leaves everything for later."""
 
