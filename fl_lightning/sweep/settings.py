@@ -47,12 +47,16 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     axes = parse_axes(given.set)
     _check_search(given.search, given.trials, axes)
     _check_options(options, axes)
+    if len(given.config) > 1:
+        both, base = " and ".join(given.config), ", ".join(given.config)
+        raise ValueError(f"--config is {both}, but a sweep takes one: give a file that has base: [{base}]")
+    (config,) = given.config
     return Settings(
-        config=given.config,
+        config=config,
         axes=axes,
         seeds=parse_seeds(given.seeds),
         jobs=given.jobs,
-        out=given.out or Path("sweeps") / Path(given.config).stem,
+        out=given.out or Path("sweeps") / Path(config).stem,
         search=given.search,
         trials=given.trials,
         prune=given.prune,
@@ -81,7 +85,7 @@ class OptionParser(ArgumentParser):
 def _parser() -> ArgumentParser:
     parser = OptionParser("sweep", "Train every combination of values and seeds, each in a separate process.", _EXAMPLE)
     add = parser.add_argument
-    add("--config", required=True, metavar="NAME.yaml", help="the config that all runs share, a file or a bundled one")
+    add("--config", action="append", required=True, metavar="NAME.yaml", help="the config of all runs, a file or a bundled one")
     add("--set", action="append", default=[], metavar="KEY=VALUES", help="a key to vary: A,B,C, or 0.001..0.1:log for a range")
     add("--seeds", default="1", metavar="SEEDS", help="how many (3 is 1, 2 and 3) or which (1,2,5); default 1")
     add("--jobs", type=int, default=1, metavar="N", help="runs at once; default 1")

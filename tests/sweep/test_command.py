@@ -28,6 +28,7 @@ def refused(main, tmp_path):
     [
         (["sweep"], "required: --config"),
         (["sweep", "--config", "nowhere.yaml"], "config is nowhere.yaml, neither a file here nor a bundled config"),
+        ([*BASE, "--config", "b.yaml"], "--config is digits_tce.yaml and b.yaml, but a sweep takes one: give a file"),
         ([*BASE, "--set", "model.optimizer.lr"], "--set model.optimizer.lr must be KEY=VALUES"),
         ([*BASE, "--seeds", "0"], "--seeds is 0, must be at least 1"),
         ([*BASE, "--jobs", "0"], "--jobs is 0, must be at least 1"),
