@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,15 @@ from typing import Any
 import lightning.pytorch as pl
 from jsonargparse import Namespace
 from lightning.pytorch import seed_everything
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning import callbacks
 from fl_lightning.checks import check_range, counted
+from fl_lightning.command_line.checkpoints import BestCheckpoint, LastCheckpoint
 from fl_lightning.command_line.known_classes import known_classes
-from fl_lightning.command_line.last_checkpoint import LastCheckpoint
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
 from fl_lightning.command_line.parsing import given_values, parse
 from fl_lightning.command_line.run_folder import NAMED, SaveConfig, find_checkpoint, run_folder
@@ -206,7 +207,8 @@ class TrainerCommand:
         self.version = VersionFolder(self.run_folder, self.ckpt_path, config.default_root_dir)
         with self.version.removed_unless(lambda: False):
             config.logger = self._loggers(config.logger)
-            # A callback that the user lists under trainer.callbacks replaces the default of that kind, in its place.
+            # A callback that the user lists under trainer.callbacks replaces the default of that kind, in its place; a
+            # ModelCheckpoint comes next to ours, which resuming needs.
             ours = self._fit_callbacks(built)
             extra = list(dict.fromkeys(next((one for one in given if isinstance(one, type(our))), our) for our in ours))
             return _trainer(config, [*(one for one in given if one not in extra), *extra])
@@ -264,9 +266,12 @@ def _share_among_processes(config: Namespace) -> None:
 def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path, validates: bool) -> list[Callback]:
     """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if it is measured."""
     tasks = data.tasks
-    if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):
-        return [LastCheckpoint(folder, config.val_check_interval)]  # nothing is evaluated
-    best = ModelCheckpoint(folder, "best", monitor="val/accuracy", mode="max", enable_version_counter=False)
+    if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):  # nothing is evaluated
+        interval = config.val_check_interval
+        if isinstance(interval, str):
+            units = ("days", "hours", "minutes", "seconds")
+            interval = timedelta(**dict(zip(units, map(int, interval.split(":")), strict=True)))
+        return [LastCheckpoint(folder, interval)]
     # With arriving classes, the model of the first task would be the best.
     has_best = validates and tasks is None
-    return [*([best] if has_best else []), LastCheckpoint(folder, None)]
+    return [*([BestCheckpoint(folder)] if has_best else []), LastCheckpoint(folder, None)]

@@ -370,11 +370,16 @@ def test_a_run_that_dies_after_its_last_round_resumes_before_it(main, tmp_path, 
 
 
 def test_a_users_callback_replaces_ours(main, tmp_path, read_scalars):
-    """A callback under trainer.callbacks takes the place of the one that the command line brings."""
-    callback = "--trainer.callbacks+=fl_lightning.callbacks.Communication"
-    code, _, error = main(*SMALL, "--trainer.max_steps", "2", callback, "--trainer.callbacks.every", "2")
+    """A callback under trainer.callbacks takes the place of the one that the command line brings; it logs the last round too.
+
+    A ModelCheckpoint does not: a run resumes from ours.
+    """
+    callbacks = [f"--trainer.callbacks+={name}" for name in ("ModelCheckpoint", "fl_lightning.callbacks.Communication")]
+    code, _, error = main(*SMALL, "--trainer.max_steps", "3", *callbacks, "--trainer.callbacks.every", "2")
     assert code == 0, error
-    assert sorted(read_scalars(tmp_path / "runs" / "digits_tce" / "version_0")["communication/up"]) == [2]
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    assert sorted(read_scalars(folder)["communication/up"]) == [2, 3]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["best.ckpt", "epoch=0-step=3.ckpt", "last.ckpt"]
 
 
 def test_a_users_summary_comes_after_the_dashboard(main, monkeypatch):

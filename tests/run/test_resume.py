@@ -222,10 +222,11 @@ def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_pat
 
 
 def test_without_evaluation_there_are_checkpoints_all_the_same(main, tmp_path):
-    """limit_val_batches 0: last.ckpt every val_check_interval rounds and after the last one, fit to go on from."""
+    """limit_val_batches 0: last.ckpt every val_check_interval and after the last round, fit to go on from; it may be a time."""
     run = [*RUN, *NO_PICTURES, "--trainer.limit_val_batches", "0"]
     assert main(*run, "--trainer.max_steps", "6")[0] == 0
     path = run_folder(tmp_path, "runs") / "checkpoints" / "last.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == 6
-    assert main(*run, "--trainer.max_steps", "7", "--ckpt_path", "last")[0] == 0
+    more = ["--trainer.max_steps", "7", "--trainer.val_check_interval", "00:00:01:00"]
+    assert main(*run, *more, "--ckpt_path", "last")[0] == 0
     assert torch.load(path, weights_only=True)["global_step"] == 7

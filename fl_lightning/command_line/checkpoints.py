@@ -1,0 +1,60 @@
+"""The checkpoints of a run's folder: ``last.ckpt`` and ``best.ckpt``."""
+
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+
+_UNFINISHED = "unfinished.ckpt"
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """``best.ckpt``, by validation accuracy. A user's ModelCheckpoint neither replaces it nor shares its state.
+
+    Args:
+        folder: of the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "best", monitor="val/accuracy", mode="max", enable_version_counter=False)
+
+
+class LastCheckpoint(Checkpoint):
+    """``last.ckpt``, written after every evaluation or, where there is none, at an interval and after the last round.
+
+    That of the last round gets its name once all other callbacks are through with the run. Some then work for minutes, such as
+    CCVR. A run that ends meanwhile resumes from an earlier round and does their work; from the last one it would skip it.
+
+    Args:
+        folder: of the file.
+        every: rounds or time; None: after every evaluation.
+    """
+
+    def __init__(self, folder: Path, every: int | timedelta | None) -> None:
+        self.folder, self.every = folder, every
+        self._written_at = monotonic()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        if self.every is not None and (trainer.should_stop or self._is_due(trainer)):
+            self._write(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.every is None and not trainer.sanity_checking and trainer.global_step > 0:
+            self._write(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero and (unfinished := self.folder / _UNFINISHED).exists():
+            unfinished.replace(self.folder / "last.ckpt")
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        if isinstance(self.every, timedelta):
+            return trainer.strategy.broadcast(monotonic() - self._written_at >= self.every.total_seconds())
+        return trainer.global_step % self.every == 0
+
+    def _write(self, trainer: Trainer) -> None:
+        path = self.folder / (_UNFINISHED if trainer.should_stop else "last.ckpt")
+        trainer.save_checkpoint(path, weights_only=False)  # else Lightning prints a line each time
+        self._written_at = monotonic()
