@@ -39,5 +39,6 @@ class PredictionWriter(BasePredictionWriter):
         with atomic_write(self.path) as path, open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["index", "label", "prediction", "probability"])
-            for index, (label, guess) in enumerate(zip(targets, prediction.tolist(), strict=True)):
+            # Not strict: trainer.limit_predict_batches leaves out the last ones.
+            for index, (label, guess) in enumerate(zip(targets, prediction.tolist(), strict=False)):
                 writer.writerow([index, classes[label], classes[guess], f"{probability[index]:.6f}"])

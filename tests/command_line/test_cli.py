@@ -275,13 +275,14 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     assert code == 0
     assert "val/accuracy" in out
     # The run's config serves as well as ours, from anywhere.
-    code, out, _ = main(
-        "predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt")
-    )
-    assert code == 0
+    predict = ["predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt")]
+    assert main(*predict)[0] == 0
     rows = (folder / "predictions.csv").read_text().splitlines()
     assert rows[0] == "index,label,prediction,probability"
     assert len(rows) == 1 + 360
+    code, _, error = main(*predict, "--trainer.limit_predict_batches", "1", "--data.eval_batch_size", "100")
+    assert code == 0, error
+    assert len((folder / "predictions.csv").read_text().splitlines()) == 1 + 100
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in (tmp_path / "runs" / "digits_tce").iterdir()] == ["version_0"]
 
