@@ -34,21 +34,27 @@ class RunFolder:
         return found[-1].parent if found else None
 
     def metrics(self) -> dict[str, float] | None:
-        """The numbers of a finished fit that sweeps compare; None before its end.
+        """The numbers of a finished fit that sweeps compare; None before its end, and if its last rounds were lost.
 
         Forgetting has two names: that with ``/last`` is the last measured one, that with ``/mean`` the mean of reports.
         """
         if (version := self.finished()) is None:
             return None
+        results = json.loads((version / "results.json").read_text())
+        if results.get("rounds_without_update", 0) > 1:  # then the fit ends with an error, after it has written its results
+            return None
         curves = _log(version, _FORGETTING).scalars
         forgetting = {name: curve for name, curve in curves.items() if name.startswith(_FORGETTING)}
         means = {f"{name}/mean": mean_over_rounds(curve.by_round()) for name, curve in forgetting.items()}
         finite = {name: value for name, value in means.items() if math.isfinite(value)}
-        return final_metrics(json.loads((version / "results.json").read_text())) | finite
+        return final_metrics(results) | finite
 
     def prepare(self) -> list[str]:
-        """Options with which the fit continues from the newest checkpoint; without one it starts again, in an empty folder."""
-        if any(self._versions.glob("version_*/checkpoints/last.ckpt")):
+        """Options with which the fit continues from the newest checkpoint; without one it starts again, in an empty folder.
+
+        So does one that ended in lost rounds.
+        """
+        if self.finished() is None and any(self._versions.glob("version_*/checkpoints/last.ckpt")):
             return ["--ckpt_path", "last"]
         shutil.rmtree(self._versions, ignore_errors=True)  # of a run that was killed before its first checkpoint
         self.path.mkdir(parents=True, exist_ok=True)

@@ -58,6 +58,20 @@ def test_forgetting_is_the_last_and_the_mean(tmp_path):
         run.metrics()
 
 
+def test_a_fit_that_ended_in_lost_rounds_has_no_numbers(tmp_path):
+    """It wrote results and then failed; it is not resumed from its last checkpoint, which has all rounds."""
+    version, run = tmp_path / "digits" / "version_0", RunFolder(tmp_path, "digits")
+    RecordLogger(version).log_metrics({"test/accuracy": 0.5}, 1)
+    (version / "checkpoints").mkdir()
+    (version / "checkpoints" / "last.ckpt").touch()
+    assert run.prepare() == ["--ckpt_path", "last"]
+    results = {"test_accuracy": {}, "val_accuracy": {}, "tasks": {}, "personal": {}, "newest_forgetting": {}}
+    (version / "results.json").write_text(json.dumps(results | {"rounds_without_update": 2}))
+    assert run.metrics() is None
+    assert run.prepare() == []
+    assert not version.exists()
+
+
 def test_the_numbers_that_sweeps_compare():
     """The final accuracy is the mean over the last rounds; forgetting says that it is the last; personal models follow."""
     readings = {"best": 0.75, "best_round": 8, "last": 0.5, "last_round": 9, "last_rounds_mean": 0.625, "moving_average": 0.25}
