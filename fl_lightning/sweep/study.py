@@ -222,14 +222,21 @@ class SweepStudy:
     def _draw(self, search: "Search") -> None:
         """Settle the points whose runs have ended, and draw new ones if no run is waiting."""
         points = self._study("points", sampler=search.sampler(0))
-        trials = points.get_trials(deepcopy=False)
+        trials = []
+        for trial in points.get_trials(deepcopy=False):
+            if len(trial.params) == len(search.axes):
+                trials.append(trial)
+            elif not trial.state.is_finished():  # its worker was killed while it drew: the point is drawn again
+                points.tell(trial.number, state=TrialState.FAIL)
         self.queue(run for trial in trials for run in search.runs(trial.params))  # for added seeds
         for trial in trials:
             if trial.state == TrialState.RUNNING:
                 self._settle(points, trial.number, search.runs(trial.params))
-        while not self._trials(TrialState.WAITING) and (drawn := len(points.trials)) < search.trials:
+        drawn = len(trials)
+        while not self._trials(TrialState.WAITING) and drawn < search.trials:
             points.sampler = search.sampler(drawn)
             self.queue(search.runs(points.ask(search.distributions()).params))
+            drawn += 1
 
     def _settle(self, points: optuna.Study, number: int, runs: Sequence[Run]) -> None:
         """Store a point's value, the mean over its seeds, once all have ended."""

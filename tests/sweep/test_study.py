@@ -143,8 +143,12 @@ def search(kind="random", trials=3, seeds=(1, 2)):
     return Search(kind, axes, seeds, trials)
 
 
+def points_study(folder):
+    return optuna.load_study(study_name="points", storage=f"sqlite:///{folder / 'study.db'}")
+
+
 def points_of(folder):
-    return optuna.load_study(study_name="points", storage=f"sqlite:///{folder / 'study.db'}").trials
+    return points_study(folder).trials
 
 
 def test_a_point_is_worth_the_mean_of_its_seeds(tmp_path):
@@ -192,6 +196,16 @@ def test_a_search_goes_on_where_it_stopped(tmp_path):
             count += 1
         assert count == missing
     assert len(points_of(tmp_path)) == 3
+
+
+def test_a_point_that_a_kill_cut_off_is_drawn_again(tmp_path):
+    """Its worker had drawn one of its two values: the next one draws as many whole points as were asked for."""
+    study = SweepStudy(tmp_path)
+    study.finish(study.claim(search(trials=1, seeds=(1,))), {"val_accuracy": 0.5})
+    points_study(tmp_path).ask({"loss": search().distributions()["loss"]})
+    study.finish(study.claim(search(trials=2, seeds=(1,))), {"val_accuracy": 0.5})
+    assert study.claim(search(trials=2, seeds=(1,))) is None
+    assert [point.state.name for point in points_of(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE"]
 
 
 @pytest.mark.slow
