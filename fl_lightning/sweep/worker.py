@@ -116,6 +116,7 @@ class Worker:
         while len(self._running) < self.jobs and (claim := self.study.claim(self.search)) is not None:
             folder = RunFolder(self.study.out / claim.run.name, self.config.stem)
             if (metrics := folder.metrics()) is not None:  # the worker that waited for it ended before it did
+                self.study.note_time(claim, 0.0)
                 self._done(claim, metrics)
                 continue
             resumed = folder.prepare()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -17,8 +18,9 @@ from options import NO_PICTURES
 from optuna.trial import TrialState, create_trial
 
 from fl_lightning.sweep.points import Run
+from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.study import SweepStudy
-from fl_lightning.sweep.worker import _Job
+from fl_lightning.sweep.worker import Stop, Worker, _Job
 
 SMALL = "--model.net MLP --model.net.hidden [16] --data.clients_per_round 5 --trainer.val_check_interval 2".split()
 SWEEP = ["sweep", "--config", "digits_tce.yaml", *SMALL, *NO_PICTURES, "--out", "out"]
@@ -101,6 +103,20 @@ def test_a_run_is_charged_its_own_processor_time(tmp_path):
     study.note_time(again, 1.0)
     study.finish(again, {})
     assert study.records()[-1].processor_seconds is None
+
+
+def test_a_run_that_ended_as_its_worker_stopped_keeps_its_time(tmp_path, monkeypatch):
+    """The next worker finds it finished, and adds nothing to its 2 s."""
+    study = SweepStudy(tmp_path)
+    study.queue([Run({"lr": "0.1"}, 1)])
+    stopped = study.claim()
+    study.note_time(stopped, 2.0)
+    stopped.lock.release()
+    monkeypatch.setattr(RunFolder, "metrics", lambda self: {"test_accuracy": 0.5})
+    screen = SimpleNamespace(say=lambda line: None)
+    Worker(study, Path("digits_tce.yaml"), [], 1, None, False, screen, Stop()).work()
+    (record,) = study.records()
+    assert (record.stands, record.processor_seconds) == ("done", 2.0)
 
 
 @pytest.mark.slow
