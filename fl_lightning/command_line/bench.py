@@ -163,7 +163,11 @@ def _pretrained(command: _Command, out: Path) -> Path:
 def _swept(
     config: str, options: Sequence[str], seeds: Sequence[int], jobs: int, out: Path
 ) -> tuple[dict[int, Path], dict[int, float | None]]:
-    """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds."""
+    """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds.
+
+    Raises:
+        ValueError: if runs failed, or another worker still has some.
+    """
     typed = ["--config", config, "--seeds", str([*seeds]), "--jobs", str(jobs), "--out", str(out)]
     with Stop() as stop:
         sweep = enter(replace(parse_settings(typed), options=list(options), retry_failed=True))
@@ -175,6 +179,8 @@ def _swept(
         folder = RunFolder(out / record.run.name, Path(config).stem).finished()
         if folder is not None and record.run.seed in seeds:
             folders[record.run.seed], seconds[record.run.seed] = folder, record.processor_seconds
+    if missing := [seed for seed in seeds if seed not in folders]:
+        raise ValueError(f"--out is {out}, where another worker is at seed {missing[0]}: repeat the command once it has ended")
     return folders, seconds
 
 

@@ -269,6 +269,14 @@ def test_runs_of_another_version_of_the_file_are_not_used(monkeypatch, tmp_path)
     assert of_package == ["digits-FedProx"] * 2
 
 
+def test_a_seed_that_another_worker_has_is_named(monkeypatch, tmp_path):
+    """This one had nothing to do, and the run has no results yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fl_lightning.sweep.entered_sweep.Worker.work", lambda self: None)
+    with pytest.raises(ValueError, match=r"^--out is out, where another worker is at seed 1: repeat the command"):
+        bench._swept("digits_tce.yaml", [], [1], 1, Path("out"))
+
+
 @pytest.mark.slow
 def test_runs_begin_with_the_pretrained_net(main, monkeypatch, tmp_path):
     """A federation of digits in place of one of CIFAR-100: the digits 5 to 9, for a net that knows the others."""
