@@ -47,8 +47,9 @@ class VersionFolder:
         except OSError as error:
             raise _no_folder([], root, error) from error
         self._made: list[Path] = []  # folders that this run made, innermost first
-        if ckpt_path is not None and run_folder.resolve() in Path(ckpt_path).resolve().parents:
-            self.path = run_folder / Path(ckpt_path).resolve().relative_to(run_folder.resolve()).parts[0]
+        parents = [] if ckpt_path is None else Path(ckpt_path).resolve().parents
+        if own := [version for version in versions(run_folder) if version.resolve() in parents]:
+            (self.path,) = own
         elif rank_zero_only.rank == 0:  # the others never write to it, and get its name when they need it
             self._make(run_folder, root)
 

@@ -119,7 +119,7 @@ def test_every_new_run_gets_the_next_number(tmp_path):
 
 
 def test_a_run_that_goes_on_takes_the_folder_of_its_checkpoint(tmp_path):
-    """And never removes it; a checkpoint from elsewhere begins a version."""
+    """And never removes it; a checkpoint from elsewhere begins a version, also one next to the versions."""
     run = tmp_path / "runs" / "digits"
     VersionFolder(run, None, "runs")
     newest = VersionFolder(run, None, "runs").path
@@ -128,7 +128,8 @@ def test_a_run_that_goes_on_takes_the_folder_of_its_checkpoint(tmp_path):
     assert again.path == run / "version_0"
     again.remove()
     assert again.path.is_dir()
-    assert VersionFolder(run, str(tmp_path / "other.ckpt"), "runs").path.name == "version_2"
+    others = (tmp_path / "other.ckpt", run / "mine.ckpt", run / "keep" / "last.ckpt")
+    assert [VersionFolder(run, str(other), "runs").path.name for other in others] == ["version_2", "version_3", "version_4"]
 
 
 def test_what_a_run_made_is_removed_and_nothing_else(tmp_path):
