@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning import __version__
 from fl_lightning.checks import check_file
+from fl_lightning.config_files.reading import config_values
 from fl_lightning.run.provenance import commit
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.state.versions import KEPT, Kept, newest_checkpoint
@@ -20,13 +21,14 @@ NAMED: dict[str, Kept] = {**{name: name for name in KEPT}, "last_if_any": "last"
 def run_folder(config: Namespace) -> Path:
     """The folder of a run's versions: ``<trainer.default_root_dir>/<name of the first config, or of the method>``.
 
-    For a config that a run stored, it is the folder of that run.
+    For a config that a run stored, it is the folder of that run; with another ``trainer.default_root_dir`` one of that name.
     """
-    files = [Path(name) for name in config.get("config") or []]
+    files, root = [Path(name) for name in config.get("config") or []], config.trainer.default_root_dir
     if files and files[0].parent.name.startswith("version_"):
-        return files[0].parent.parent
+        own, stored = files[0].parent.parent, config_values(str(files[0]))
+        return own if stored.get("trainer", {}).get("default_root_dir", root) == root else Path(root) / own.name
     name = files[0].stem if files else config.model.class_path.rpartition(".")[2]
-    return Path(config.trainer.default_root_dir) / name
+    return Path(root) / name
 
 
 def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | None:

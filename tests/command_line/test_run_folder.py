@@ -1,8 +1,9 @@
 """The folder of a run: what ckpt_path names."""
 
 import pytest
+from jsonargparse import Namespace
 
-from fl_lightning.command_line.run_folder import find_checkpoint
+from fl_lightning.command_line.run_folder import find_checkpoint, run_folder
 
 
 @pytest.fixture
@@ -47,3 +48,14 @@ def test_what_is_not_there_is_named(run, name, message):
 def test_an_evaluation_begins_nothing(tmp_path):
     with pytest.raises(FileNotFoundError, match="ckpt_path is last_if_any, but .* holds no such checkpoint"):
         find_checkpoint("last_if_any", tmp_path, may_begin=False)
+
+
+@pytest.mark.parametrize(("root", "folder"), [("runs", "elsewhere/digits"), ("D", "D/digits")])
+def test_the_config_of_a_run_leads_to_its_folder_unless_another_is_given(run, tmp_path, monkeypatch, root, folder):
+    """Wherever the run has been moved to since."""
+    monkeypatch.chdir(tmp_path)
+    run.parent.joinpath("elsewhere").mkdir()
+    moved = run.rename("elsewhere/digits").relative_to(".") / "version_0" / "config.yaml"
+    moved.write_text("trainer: {default_root_dir: runs}\n")
+    config = Namespace(config=[str(moved)], trainer=Namespace(default_root_dir=root))
+    assert str(run_folder(config)) == folder
