@@ -209,6 +209,8 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
             raise ConnectionError(
                 f"no connection came from rank {missing} in {timeout:g} s (trainer.strategy.peer_timeout): see what it says"
             ) from error
+        except ConnectionError:  # a stranger's, which was reset
+            continue
         if len(greeting) == 2 and secrets.compare_digest(greeting[0], word.encode()):
             links[int(greeting[1])] = link
     server.close()

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -162,12 +163,15 @@ def test_a_process_that_never_comes_is_named():
     server.close()
 
 
-@pytest.mark.parametrize("greeting", [b"guess 1\n", b"\xff\xfe 1\n", "ü 1\n".encode(), b"\n"])
+@pytest.mark.parametrize("greeting", [b"guess 1\n", b"\xff\xfe 1\n", "ü 1\n".encode(), b"\n", b""])
 def test_a_stranger_is_not_let_in(greeting):
-    """Who does not know the word is no process of the run, whatever it sends."""
+    """Who does not know the word is no process of the run, whatever it sends; without a word it resets the connection."""
     server, port, word = peer_watch.listen("127.0.0.1")
     stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
     stranger.sendall(greeting)
+    if not greeting:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.close()
     with pytest.raises(ConnectionError, match="rank 1"):
         peer_watch.accept(server, word, 2, timeout=0.5)
     server.close()
