@@ -185,7 +185,7 @@ def test_every_kind_of_net_can_be_exported(tmp_path, build, size):
 
 
 def test_what_cannot_be_exported_is_one_line(main, tmp_path):
-    """A missing checkpoint, a folder without a config, a net that decides by its inputs' values: no file is left."""
+    """A missing checkpoint, a net that decides by its inputs' values or draws numbers: no file is left, and an older one is."""
     code, _, error = main("export", "--ckpt_path", "nowhere.ckpt")
     assert code == 1
     assert error == "fl-lightning: error: ckpt_path is nowhere.ckpt, which does not exist: give a checkpoint of a run\n"
@@ -198,6 +198,16 @@ def test_what_cannot_be_exported_is_one_line(main, tmp_path):
     with pytest.raises(ValueError, match=r"model\.net Moody cannot be exported by torch\.export: "):
         export(classifier, tmp_path / "net.pt2")
     assert list(tmp_path.iterdir()) == []
+
+    class Noisy(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) + torch.rand(2)
+
+    (tmp_path / "net.pt2").write_text("an older program")
+    classifier.net = Noisy(4, 2)
+    with pytest.raises(ValueError, match=r"model\.net Noisy gives other outputs once exported: "):
+        export(classifier, tmp_path / "net.pt2")
+    assert (tmp_path / "net.pt2").read_text() == "an older program"
 
 
 def test_personal_models_are_not_exported(main, tmp_path):

@@ -77,7 +77,7 @@ def load_classifier(ckpt_path: str | Path) -> Classifier:
 def export(classifier: Classifier, path: Path) -> None:
     """Write a ``torch.export`` program of any number of inputs, with ``classes.json`` as an extra file.
 
-    The program is read back and must give the same results as the classifier.
+    The program is first read back and must give the same results as the classifier.
 
     Raises:
         OSError: if the file cannot be written.
@@ -91,13 +91,13 @@ def export(classifier: Classifier, path: Path) -> None:
         raise ValueError(f"model.net {net} cannot be exported by torch.export: {reason}") from error
     content = BytesIO()  # torch aborts the process where it writes to a disk that is full
     torch.export.save(program, content, extra_files={"classes.json": json.dumps(classifier.inputs.classes)})
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content.getbuffer())
-    written = torch.export.load(path).module()
+    content.seek(0)
+    written = torch.export.load(content).module()
     for inputs in (examples[:1], examples):
         if not torch.allclose(written(inputs), classifier(inputs), atol=1e-5):
-            path.unlink()
             raise ValueError(f"model.net {net} gives other outputs once exported: use load_classifier and the checkpoint")
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def _examples(inputs: InputRecord) -> Tensor:
