@@ -57,7 +57,7 @@ class TaskAttention(FederatedCallback):
         if not tensors:
             return
         tasks, chosen = module.data.streams, list(tensors.values()) if self.layer is None else [tensors[self.layer]]
-        for client in module.stored.states.clients()[: self.num_clients]:
+        for client in sorted(module.stored.states.clients())[: self.num_clients]:
             table, columns = attention(module.stored.states.read(client).tasks, tasks.num_tasks, chosen)
             if columns:
                 local = [tasks.names[task] for task in tasks.order[client].tolist()]

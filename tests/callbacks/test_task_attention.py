@@ -1,6 +1,7 @@
 """TaskAttention: what a client's state says, and the pictures of a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.testing import assert_close
 
 from fl_lightning.callbacks import TaskAttention
 from fl_lightning.callbacks.task_attention import attention
-from fl_lightning.protocol import LearnedTask
+from fl_lightning.protocol import ClientState, LearnedTask
 from fl_lightning.report.log import read_log
 from fl_lightning.report.run_figures import pictures
 
@@ -72,6 +73,16 @@ def test_a_run_draws_the_first_clients_when_it_ends(main, tmp_path):
     assert [name for name in images if "attention" in name] == ["tasks/attention/client_0", "tasks/attention/client_1"]
     logged = [picture.tag for picture in pictures(read_log(folder)) if picture.tag.startswith("tasks/")]
     assert logged == ["tasks/accuracy_table", "tasks/attention/client_0", "tasks/attention/client_1"]
+
+
+def test_the_first_clients_are_those_with_the_smallest_numbers():
+    """In whatever order the store lists them: last are those of the newest round."""
+    asked = []
+    states = SimpleNamespace(clients=lambda: [2, 0, 1], read=lambda client: asked.append(client) or ClientState())
+    tasks, data = SimpleNamespace(attention_tensors=lambda: {"a": "a.attention"}), SimpleNamespace(num_tasks=2)
+    module = SimpleNamespace(tasks=tasks, data=SimpleNamespace(streams=data), stored=SimpleNamespace(states=states))
+    TaskAttention(every=1, num_clients=2).on_aggregate_end(None, module, 1)
+    assert asked == [0, 1]
 
 
 def test_no_clients_is_refused():
