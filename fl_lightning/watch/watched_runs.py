@@ -64,7 +64,8 @@ class WatchedRuns:
             known = before.get(name)
             found[name] = known if known is not None and known.stamp == stamp else _read(folder, stamp, known)
         if found != before:
-            self._looks = _looks({name: one.run for name, one in found.items() if one.run is not None})
+            # Those of removed runs stay: a request between this line and the next asks for them.
+            self._looks |= _looks({name: one.run for name, one in found.items() if one.run is not None})
         self._watched = found
 
     def overview(self) -> dict[str, Any]:

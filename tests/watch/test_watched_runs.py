@@ -98,6 +98,24 @@ def test_a_folder_without_runs_is_waited_in(write_run, watched, tmp_path):
     assert seen(watched)["runs"] == []
 
 
+def test_a_page_asked_for_as_a_run_goes_shows_it_once_more(write_run, tmp_path):
+    """Between the new colours and the new runs."""
+    shown = []
+
+    class Asked(WatchedRuns):
+        def __setattr__(self, name, value):
+            if name == "_watched" and value is not None:
+                shown.append([run["name"] for run in self.overview()["runs"]])
+            super().__setattr__(name, value)
+
+    gone, _ = (write_run(name, {"val/accuracy": {1: 0.5}}, rounds=2) for name in "ab")
+    watched = Asked(tmp_path / "runs")
+    watched.refresh()
+    gone.rename(tmp_path / "elsewhere")
+    watched.refresh()
+    assert shown == [[], ["a", "b"]]
+
+
 def test_the_folder_of_one_run_has_its_name(write_run):
     folder = write_run("version_7", {"val/accuracy": {1: 0.5}}, rounds=2)
     assert [run["name"] for run in seen(WatchedRuns(folder))["runs"]] == ["version_7"]
