@@ -41,7 +41,7 @@ class PrivacyBudget(FederatedCallback):
         charges = module.privacy.charges(module, drawn, module.data.batch_sizes, report.clients)
         for client, (rate, count) in charges.items():
             releases = self._releases.setdefault(client, {})
-            how = (rate, module.privacy.noise_multiplier)  # a run may go on from a checkpoint with other noise
+            how = (rate, module.privacy.noise_multiplier)
             releases[how] = releases.get(how, 0) + count
             self._spent.pop(client, None)
         if module.privacy.accounts:

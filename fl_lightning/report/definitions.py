@@ -11,7 +11,7 @@ from fl_lightning.forgetting import DEFINITIONS, Definition, Matrix
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.log import Log
 from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds
-from fl_lightning.report.study import Spread, Study
+from fl_lightning.report.study import Spread, Study, common_curve
 from fl_lightning.report.tables import DASH, Table, means_and_sds, spread
 
 _NEEDED: dict[Matrix, str] = {
@@ -110,9 +110,8 @@ def _logged_changes(log: Log, name: str) -> dict[int, Tensor]:
 
 def _class_accuracies(log: Log) -> Tensor:
     """(T, C), after the evaluated rounds from 1 on in which every class was measured."""
-    curves = [log.scalars[f"class_accuracy/{name}"].after(0).by_round() for name in class_names(log)]
-    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-    return torch.tensor([[curve[round] for curve in curves] for round in rounds])
+    curves = [log.scalars[f"class_accuracy/{name}"].after(0) for name in class_names(log)]
+    return torch.from_numpy(common_curve(curves)[1].T).float() if curves else torch.empty(0)
 
 
 def _task_tables(log: Log) -> list[Tensor]:

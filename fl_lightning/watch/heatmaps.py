@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from fl_lightning.report.measured_rounds import (
     one_round_rounds,
 )
 from fl_lightning.report.runs import Run
+from fl_lightning.report.study import common_curve
 
 _PREFIX = "class_accuracy/"
 _MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
@@ -125,8 +125,8 @@ def _cohorts(log: Log, round: int) -> Heatmap:
 
 def _evaluated(log: Log) -> NDArray[np.int64]:
     """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
-    curves = [log.scalars[_PREFIX + name].rounds for name in class_names(log)]
-    return reduce(np.intersect1d, curves) if curves else np.empty(0, dtype=np.int64)
+    curves = [log.scalars[_PREFIX + name] for name in class_names(log)]
+    return common_curve(curves)[0] if curves else np.empty(0, dtype=np.int64)
 
 
 _BY_CLIENT = ("model of client", "data of client")
