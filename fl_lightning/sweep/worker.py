@@ -20,7 +20,7 @@ from fl_lightning.sweep.table import rows
 
 _POLL = 0.2  # seconds between looks at the processes
 _LOOK = 2.0  # seconds between looks at their curves
-_GRACE = 45.0  # seconds of a stopped run for its last round: a sweep ends within a minute
+_GRACE = 10.0  # seconds until a stopped run is killed; it ends by itself within five
 
 
 class Stop:
