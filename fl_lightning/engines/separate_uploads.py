@@ -31,8 +31,9 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
     if method.aggregation is not None and summed:
         raise ArgumentError(
             "model.aggregation",
-            f"is {type(method.aggregation).__name__}, but {type(method).__name__} also sends {', '.join(summed)}, which it "
-            "does not protect: use a method that sends weights only, such as FedAvg, FedProx or MOON",
+            f"is {type(method.aggregation).__name__}, but the server of {type(method).__name__} also uses each client's "
+            f"{', '.join(summed)}, which the rule does not protect: use a method whose server needs only the mean of the "
+            "weights, such as FedAvg, FedProx or MOON",
         )
     if "weights" not in upload:
         raise ArgumentError(

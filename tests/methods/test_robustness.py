@@ -142,11 +142,15 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        (
-            SCAFFOLD,
-            {"aggregation": CoordinateMedian()},
-            "model.aggregation is CoordinateMedian, but SCAFFOLD also sends variate, which it does not protect: use a method "
-            "that sends weights only, such as FedAvg, FedProx or MOON",
+        *(
+            (
+                method,
+                {"aggregation": CoordinateMedian()},
+                f"model.aggregation is CoordinateMedian, but the server of {method.__name__} also uses each client's {name}, "
+                "which the rule does not protect: use a method whose server needs only the mean of the weights, such as "
+                "FedAvg, FedProx or MOON",
+            )
+            for method, name in ((SCAFFOLD, "variate"), (FedDyn, "moved"))
         ),
         *(
             (
