@@ -36,6 +36,8 @@ _BOOKKEEPING = (
     "data.storage",
     "data.eval_batch_size",
     "data.monitor_test",
+    "model.engine",
+    "model.client_state",
 )
 _KEPT = ("trainer.max_steps", "trainer.precision")  # of those
 _CALLBACK, _AVERAGING = re.compile(r"trainer\.callbacks\.\d+"), "WeightAveraging"

@@ -45,8 +45,9 @@ LABELS = [
         [{}, {"model": "FedProx", "data__partition__alpha": 1.0}],
         ["FedAvg, CrossEntropy, alpha 0.1", "FedProx, CrossEntropy, alpha 1"],
     ),
-    # Where the data is and what watches a run are bookkeeping: one group; an average of the weights is not.
+    # Where the data is, how clients run and what watches a run are bookkeeping: one group; an average of the weights is not.
     ([{}, {"data__root": "/elsewhere"}, {"trainer__callbacks": ["callbacks.Watcher"]}], ["FedAvg, CrossEntropy"]),
+    ([{}, {"model__engine": "vectorized"}, {"model__client_state": "disk"}], ["FedAvg, CrossEntropy"]),
     (
         [{"trainer__callbacks": ["callbacks.Watcher"]}, {"trainer__callbacks": ["callbacks.EMAWeightAveraging"]}],
         ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, EMAWeightAveraging"],
