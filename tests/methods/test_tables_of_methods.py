@@ -98,11 +98,13 @@ def test_the_table_of_methods():
 
 
 def test_the_table_of_methods_with_personal_models():
-    """With the config of the paper's settings, where a method has one."""
+    """With the config of the paper's settings, where a method has one that needs no tasks."""
     configs = {
         config_values(name)["model"].get("class_path"): f"`{name}`"
         for name, path in bundled_files().items()
-        if path.parent.name == "methods" and "class_path" in config_values(name).get("model", {})
+        if path.parent.name == "methods"
+        and "class_path" in (model := config_values(name).get("model", {}))
+        and "tasks" not in model.get("init_args", {})
     }
     rows = [
         [f"`{name}`", *(said[key] for key in PERSONAL), configs.get(f"fl_lightning.{name}", "")]
