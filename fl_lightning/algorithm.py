@@ -59,7 +59,8 @@ class LocalTraining(FederatedNet):
 
     Args:
         net: the network, or a function that builds it from ``(input_shape, num_classes)`` of the data.
-        loss: the loss that clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss`` or ``NLLLoss``.
+        loss: the loss that clients minimise, from :mod:`fl_lightning.losses`, or torch's ``CrossEntropyLoss``, ``NLLLoss``,
+            ``BCEWithLogitsLoss``, ``MSELoss``, ``L1Loss``, ``SmoothL1Loss`` or ``HuberLoss``.
         optimizer: builds the clients' optimizer, or its name, such as ``Adam``; fresh state at every visit.
         local_steps: local steps of a visit.
         local_epochs: passes over the client's shard instead of ``local_steps``; by default one epoch.
@@ -74,8 +75,8 @@ class LocalTraining(FederatedNet):
         server_weighting: ``n_weighted`` weights clients by their training samples, ``uniform`` equally.
         clip_local_gradients: largest norm of a local step's gradient; by default unlimited.
         batch_norm_buffers: how BatchNorm running statistics are handled: ``averaged`` with the weights; ``local``, they stay
-            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with the initial
-            ones, and they are averaged. A layer with only frozen weights keeps the initial ones, in evaluation mode.
+            with their clients, and the global model keeps the initial ones; ``reset``, every visit starts with those of a
+            new layer, and they are averaged. A layer with only frozen weights keeps the initial ones, in evaluation mode.
         seed: seed of initial weights and of layers that draw; ``seed_everything`` on the command line.
         aggregation: rule that combines clients' weights instead of their mean, such as :class:`fl_lightning.robustness.Krum`;
             the server then holds the weights of a whole cohort.

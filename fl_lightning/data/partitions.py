@@ -109,7 +109,7 @@ class Classes(Partition):
     """The same number of classes for every client, all samples used: :func:`fl_lightning.functional.class_partition`.
 
     Args:
-        classes_per_client: different classes of a client; every class is dealt equally often.
+        classes_per_client: different classes of a client; numbers of owners of a class differ by at most 1.
     """
 
     deals_classes = True
@@ -126,7 +126,7 @@ class PowerLaw(Partition):
     """A few classes a client, many small clients, few large: :func:`fl_lightning.functional.power_law_partition` (FedProx).
 
     Args:
-        classes_per_client: different classes of a client; every class is dealt equally often.
+        classes_per_client: different classes of a client; numbers of owners of a class differ by at most 1.
         base: minimum number of samples of each of a client's classes.
         sigma: at least 0; the larger, the more sizes differ.
     """

@@ -17,7 +17,7 @@ class FedSGD(FederatedModule):
         server: mean of w^k
 
     Raises:
-        ValueError: if local steps, epochs or a batch size are set.
+        ValueError: if local steps or epochs are set to another number than 1, or a batch size is set.
     """
 
     def __init__(self, net: Net, **common: Unpack[CommonArguments]) -> None:

@@ -34,15 +34,15 @@ class Replay(ClassLearner):
         selection: the rule: ``reservoir``, each sample met with equal probability; ``balanced``, m divided among the classes
             met, each at random; ``herding``, the same number of each, chosen so that their mean of features is nearest to the
             class's, by the global model that the client received (iCaRL). If a class comes again, in another domain or across a
-            blurry border, the memory has earlier and later samples in proportion to their numbers. Herding needs a net with
-            ``features`` and ``classifier``, as all bundled nets have.
+            blurry border, the memory has earlier and later samples in proportion to their numbers. Features are the inputs of
+            the class layer.
         replayed: B_m, drawn with replacement; by default half of ``data.batch_size``.
         softmax_over: ``seen``, as remembered samples are of old classes.
         rounds_per_task: R, rounds after which a task is over.
 
     Raises:
-        ValueError: if a value is out of range, the memory is larger than the data of any client or, divided by classes, smaller
-            than the number that a client meets, or herding has no features.
+        ValueError: if a value is out of range, or the memory is larger than the data of any client or, divided by classes,
+            smaller than the number that a client meets.
     """
 
     needs = ClassLearner.needs | Needs(other_samples=True)
