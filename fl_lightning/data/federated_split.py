@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_range, in_code_of
-from fl_lightning.data.partitions import Partition
+from fl_lightning.data.partitions import Fixed, Partition
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, split_clients, values_at
+from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.functional.random_streams import numpy_stream, stream_seed
 
 
@@ -33,7 +34,7 @@ class FederatedSplit:
         """Indices of the training samples for the clients, ascending, and of those for the server.
 
         Raises:
-            ValueError: if none is left for the clients.
+            ValueError: if none is left for the clients, or clients of :class:`Fixed` leave too few for the server.
         """
         count = len(dataset.train)
         if count:
@@ -41,10 +42,20 @@ class FederatedSplit:
         if self.public_size == 0:
             return torch.arange(count), torch.empty(0, dtype=torch.int64)
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))
-        return order[self.public_size :].sort().values, order[: self.public_size]
+        if isinstance(self.partition, Fixed):
+            order = order[~torch.isin(order, self.parts(dataset, order).samples)]
+            hint = "data.partition.clients names all other samples"
+            check_range("data.public_size", self.public_size, at_most=len(order), hint=hint)
+        public = order[: self.public_size]
+        return torch.ones(count, dtype=torch.bool).index_fill_(0, public, False).nonzero().flatten(), public
 
-    def parts(self, dataset: Dataset, private: Tensor) -> Sequence[Tensor]:
-        """Each client's positions in ``private``, the indices of the training samples that are for the clients."""
+    def parts(self, dataset: Dataset, private: Tensor) -> Parts:
+        """Each client's indices among ``private``, those of the training samples that are for the clients.
+
+        :class:`Fixed` names the samples of the whole dataset.
+        """
+        if isinstance(self.partition, Fixed):
+            private = torch.arange(len(dataset.train))
         labels = dataset.objective.strata(dataset.train.targets[private])
         if labels is None and self.partition.deals_classes:
             raise ValueError(
@@ -52,7 +63,7 @@ class FederatedSplit:
                 "samples have none: use IID or Natural, or give it groups"
             )
         labels = torch.zeros_like(private) if labels is None else labels
-        return self.deal(labels, None if dataset.owners is None else dataset.owners[private])
+        return values_at(private, self.deal(labels, None if dataset.owners is None else dataset.owners[private]))
 
     def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> Sequence[Tensor]:
         """Each client's positions in some labels, (n,).
@@ -74,7 +85,7 @@ class FederatedSplit:
         Raises:
             ValueError: if a client is left without samples.
         """
-        parts = values_at(private, self.parts(dataset, private))
+        parts = self.parts(dataset, private)
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         counted = dataset.objective.unit_counts(dataset.train.targets, len(dataset.classes))
         return split_clients(parts, counted, len(dataset.classes), val_fraction, rng, test_fraction)

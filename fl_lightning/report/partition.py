@@ -26,9 +26,9 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
         raise ValueError(f"data.tasks is {data.tasks!r}, but this command shows data.partition: leave data.tasks out")
     dataset = data.source.load(data.root)
     private, _ = data.split.private_and_public(dataset)
-    targets, objective, seed = dataset.train.targets[private], dataset.objective, data.seed
+    targets, objective, seed = dataset.train.targets, dataset.objective, data.seed
     labels = objective.strata(targets)
-    labels = torch.zeros_like(private) if labels is None else labels
+    labels = torch.zeros(len(targets), dtype=torch.int64) if labels is None else labels
     parts = data.split.parts(dataset, private)
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
@@ -38,7 +38,7 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
     figure = partition_picture(counts, dataset.classes, title)
     with atomic_write(picture) as temporary:
         figure.savefig(temporary, format="png")
-    _print_table(heterogeneity(counts), title, f"{int(counts.sum()):,} of {len(labels):,}", len(parts), len(dataset.classes))
+    _print_table(heterogeneity(counts), title, f"{int(counts.sum()):,} of {len(private):,}", len(parts), len(dataset.classes))
     print(f"Partition: {out}\nPicture: {picture}")
     print(f"Train with it: --data.partition Fixed --data.partition.clients {out} --data.num_clients {len(parts)}")
 

@@ -34,6 +34,7 @@ from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.functional import dirichlet_partition
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.protocol import Batch
+from fl_lightning.report.partition import report_partition
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -453,7 +454,33 @@ def test_natural_clients_keep_what_the_server_leaves(public_size):
     left = [samples for samples in by_owner if samples]
     assert (len(left) < 8) == (public_size == 393)
     parts = FederatedDataModule(**settings, num_clients=len(left)).split.parts(dataset, private)
-    assert [private[part].tolist() for part in parts] == left
+    assert [part.tolist() for part in parts] == left
+
+
+def test_what_lists_name_is_no_sample_of_the_server():
+    """Indices are those of the data; the server's samples are drawn from the rest, of which there must be enough."""
+    clients = [[7, 2], [9, 0, 4]]
+    inputs, targets = torch.arange(10.0)[:, None], torch.arange(10) % 2
+    data = from_arrays(inputs, targets, clients, public_size=3, seed=2)
+    data.setup()
+    assert [sorted(data.shards.train_indices(client).tolist()) for client in range(2)] == [[2, 7], [0, 4, 9]]
+    assert set(data.public.indices.tolist()) < {1, 3, 5, 6, 8}
+    message = "data.public_size is 6, must be at most 5: data.partition.clients names all other samples"
+    with pytest.raises(ValueError, match=message):
+        from_arrays(inputs, targets, clients, public_size=6).setup()
+
+
+def test_a_written_partition_repeats_a_run_with_samples_of_the_server(tmp_path):
+    """The same shards, and the same samples of the server in the same order."""
+    settings = {"source": source_with_owners(torch.zeros(400, 1)), "num_clients": 6, "clients_per_round": 1}
+    settings |= {"public_size": 30, "seed": 2}
+    report_partition(FederatedDataModule(**settings, partition=Dirichlet(0.5)), tmp_path / "p.json")
+    data = [FederatedDataModule(**settings, partition=p) for p in (Dirichlet(0.5), Fixed(str(tmp_path / "p.json")))]
+    for one in data:
+        one.setup()
+    for name in ("train", "validation", "train_start"):
+        assert torch.equal(*(getattr(one.shards, name) for one in data))
+    assert torch.equal(*(one.public.indices for one in data))
 
 
 def test_nothing_is_known_before_setup():

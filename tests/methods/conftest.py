@@ -107,7 +107,7 @@ class Tiny:
         self.data.to(torch.device("cpu"), torch.float64)
 
     def new_data(self, public_size: int = 0, **settings: object) -> FederatedDataModule:
-        """With public samples the clients hold others than without."""
+        """With public samples, these follow those of the clients."""
         generator = torch.Generator().manual_seed(5)
         owners = [*zip(CLASSES, SIZES), (CLASSES[4], public_size)]
         targets = torch.tensor([classes[i % len(classes)] for classes, size in owners for i in range(size)])
