@@ -38,7 +38,8 @@ class PrivacyBudget(FederatedCallback):
         if module.privacy is None:
             return
         drawn = module.data.participation.among(module.tasks.num_there(round))
-        charges = module.privacy.charges(module, drawn, module.data.batch_sizes, report.clients)
+        visited = [*report.clients, *(report.missing or ())]
+        charges = module.privacy.charges(module, drawn, module.data.batch_sizes, visited)
         for client, (rate, count) in charges.items():
             releases = self._releases.setdefault(client, {})
             how = (rate, module.privacy.noise_multiplier)

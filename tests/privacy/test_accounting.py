@@ -11,7 +11,7 @@ from torch import nn
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import PrivacyBudget, RunSummary
-from fl_lightning.data import from_arrays
+from fl_lightning.data import Devices, from_arrays
 from fl_lightning.losses import (
     CalibratedCrossEntropy,
     CrossEntropy,
@@ -103,6 +103,13 @@ def test_the_largest_epsilon_over_clients_is_logged_every_round(fit, toy_data):
     assert method.epsilons == pytest.approx(expected, rel=1e-12)
     assert len(set(expected.values())) >= 3
     assert method.newest["privacy/epsilon"] == pytest.approx(expected[4], rel=1e-12)
+
+
+def test_visits_count_whose_updates_do_not_arrive(fit, toy_data):
+    """Nine of ten uploads are lost, and rounds with them."""
+    data = toy_data(batch_size=4, cohorts=COHORTS, devices=Devices(lost_uploads=0.9))
+    method = train(fit, toy_data, DPSGD(1.3, accounting=True, delta=1e-3), data=data)
+    assert method.epsilons == pytest.approx(expected_epsilons(1.3, 1e-3), rel=1e-12)
 
 
 def test_a_rate_is_the_share_of_a_batch_and_at_most_1(fit, toy_data):
