@@ -50,5 +50,5 @@ class EvaluationBatches:
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        if self.due():
-            yield from self.read(self.indices().split(self.batch_size)[self.rank :: self.world_size])
+        if self.due() and len(indices := self.indices()) > 0:  # many nets cannot take an empty batch
+            yield from self.read(indices.split(self.batch_size)[self.rank :: self.world_size])

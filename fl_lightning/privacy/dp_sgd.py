@@ -246,7 +246,7 @@ def _try_layers(net: nn.Module, inputs: NetInputs) -> None:
         for weight in weights:  # a layer that starts at zero would hide those before it
             weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype, device=weight.device), alpha=0.01)
     try:
-        norms, values = sample_norms(net, weights, lambda: net(inputs).square().sum(dim=1))
+        norms, values = sample_norms(net, weights, lambda: net(inputs).square().flatten(1).sum(dim=1))
     except Exception as error:  # whatever the layer does to Opacus
         raise ValueError(
             f"model.net has a layer that Opacus cannot take gradients of by sample ({type(error).__name__}: "

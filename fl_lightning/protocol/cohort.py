@@ -126,7 +126,8 @@ class CohortModels:
     def predict_before(self, inputs: Inputs) -> Tensor:
         """As :meth:`predict`, before the fits: of personal models if clients keep some, else of the global one, K times."""
         if self.evaluate_one_before is None:
-            return self.predict_received(inputs).expand(len(self.clients), -1, -1)
+            logits = self.predict_received(inputs)
+            return logits.expand(len(self.clients), *logits.shape)
         return self._evaluate_each(self.evaluate_one_before, self._logits(inputs))
 
     def predict_personal(self, inputs: Sequence[Inputs], before: bool = False) -> Tensor:
@@ -139,8 +140,8 @@ class CohortModels:
         models = self.evaluate_one
         if before:
             models = self.evaluate_one_before or dict.fromkeys(self.evaluate_one, self.evaluate_received)
-        empty = self.predict_received(inputs[0])
-        parts = [empty.new_zeros(len(part), empty.shape[1]) for part in inputs]
+        some = self.predict_received(next((part for part in inputs if len(part) > 0), inputs[0]))
+        parts = [some.new_zeros(len(part), *some.shape[1:]) for part in inputs]
         for position, evaluate in models.items():
             if len(parts[position]) > 0:
                 parts[position] = evaluate(self._logits(inputs[position]))

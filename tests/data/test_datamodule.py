@@ -548,6 +548,7 @@ def test_loader_that_is_not_due_is_empty():
 
     loader = EvaluationBatches(read, lambda: torch.arange(4), 2, lambda: next(answers), 0, 1)
     assert [len(list(loader)) for _ in range(3)] == [2, 0, 2]
+    assert list(EvaluationBatches(read, lambda: torch.arange(0), 2, lambda: True, 0, 1)) == []
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning import FedAvg
-from fl_lightning.callbacks import ClientForgetting, PerClassAccuracy, RoundForgetting
+from fl_lightning import FedAvg, FederatedStrategy, FedPer
+from fl_lightning.callbacks import ClientForgetting, PerClassAccuracy, PersonalAccuracy, RoundForgetting
 from fl_lightning.data import from_arrays
 from fl_lightning.objectives import MultiLabel, NextToken, Regression
+from fl_lightning.privacy import DPSGD
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(60, 4, generator=GENERATOR)
@@ -140,3 +141,37 @@ def test_as_in_a_plain_loop(kind, engine, fit):
     assert method.newest["forgetting/client_worst"] == pytest.approx(float(min(forgetting)), abs=1e-9)
     drops = (history[0][1] - by_unit).clamp_min(0).mean()
     assert method.newest["forgetting/round"] == pytest.approx(float(drops), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dp_sgd_without_noise_and_limit_is_none(kind, fit):
+    """The net's outputs may have any shape."""
+    methods = [
+        FedAvg(made(kind), engine="sequential", privacy=privacy) for privacy in (None, DPSGD(1e-15, clipping_norm=1000.0))
+    ]
+    for method in methods:
+        fit(method, federation(kind), 1)
+    plain, private = (method.net.state_dict() for method in methods)
+    torch.testing.assert_close(private, plain, rtol=1e-4, atol=1e-5)
+
+
+class Strict(Bigrams):
+    """Takes no empty batch, as nets of transformers."""
+
+    def forward(self, tokens):
+        assert len(tokens) > 0
+        return super().forward(tokens)
+
+
+def test_personal_models_of_tokens_in_two_processes(fit):
+    """Of three test samples client 0 gets none; what is logged is as in one process."""
+    logged, (objective, inputs, targets, *_) = [], KINDS["tokens"]
+    for trainer in ({}, {"strategy": FederatedStrategy(start_method="fork"), "devices": 2}):
+        torch.manual_seed(0)
+        method = FedPer(Strict(), engine="sequential")
+        clients = [range(4), range(4, 20), range(20, 40)]
+        settings = {"test_inputs": inputs[:3], "test_targets": targets[:3], "val_fraction": 0.25, "monitor_test": 1}
+        data = from_arrays(inputs, targets, clients, objective=objective, **settings)
+        after = fit(method, data, 2, callbacks=[PersonalAccuracy(every=1), RoundForgetting(every=1)], **trainer)
+        logged.append(dict(after.callback_metrics))
+    torch.testing.assert_close(logged[1], logged[0], rtol=0, atol=1e-6)
