@@ -73,7 +73,7 @@ def load_run(ckpt_path: Path, root: str | None = None) -> AttackedRun:
     folder, stored = run_config(ckpt_path)
     if stored["data"].get("tasks") is not None:
         raise ValueError("data.tasks of the run is set, but the attack is on runs without tasks: choose another checkpoint")
-    stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential")
+    stored["model"]["init_args"].update(local_steps=1, local_epochs=None, engine="sequential", aggregation=None)
     stored["data"].update(client_sampler=None, cohorts=None, clients_per_round=1)
     if root is not None:
         stored["data"]["root"] = root

@@ -135,6 +135,8 @@ def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_rang
     if not all(part.isfinite().all() for part in change.values()):
         raise ValueError(f"the update of client {index} is not finite: choose an earlier checkpoint")
     batch = next(engine.samples.batches(index, client.round, 1))
+    if engine.method.hostile is not None:
+        batch = engine.method.hostile.batch(batch, client)
     pixels = pixel_range.pixels(batch.inputs)
     low, high = pixels.min().item(), pixels.max().item()
     if low < -_ROUNDING or high > 1 + _ROUNDING:
@@ -178,6 +180,11 @@ def _check(data: FederatedDataModule, clients: Sequence[int], num_images: int) -
         raise ValueError(
             "data.source of the run gives whole numbers that are not images, of which there are no gradients, but the attack "
             "follows them: choose another run"
+        )
+    if not data.objective.tells_classes:
+        raise ValueError(
+            f"data.source of the run has {data.objective!r}, but the attack recovers images with one class each: choose "
+            "another run"
         )
     check_range("num_images", num_images, at_least=1)
     if not clients:

@@ -191,6 +191,14 @@ def test_runs_that_cannot_be_attacked(main, checkpoint, values, message):
     assert error.count("\n") == 1
 
 
+def test_a_rule_for_several_clients_does_not_matter(main, checkpoint):
+    """The attack is on single clients, before Krum sees five."""
+    krum = {"class_path": "fl_lightning.robustness.Krum", "init_args": {"hostile": 1}}
+    change(checkpoint, model__init_args__aggregation=krum, data__clients_per_round=5)
+    code, _, error = main("attack", "--ckpt_path", str(checkpoint), *QUICK)
+    assert (code, error) == (0, "")
+
+
 def test_a_checkpoint_without_its_config(main, checkpoint):
     """Where it was looked for, and what to do."""
     (checkpoint.parent.parent / "config.yaml").unlink()

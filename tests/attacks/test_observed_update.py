@@ -10,8 +10,10 @@ from torch import nn
 from fl_lightning import SCAFFOLD, FedAvg, FedCurv, FedNova, FedProx, FedReg, FedSGD
 from fl_lightning.attacks.observed_update import observe
 from fl_lightning.data import from_arrays
+from fl_lightning.objectives import Regression
 from fl_lightning.privacy import DPSGD, UserLevelDP
 from fl_lightning.protocol import ClientState, unpack
+from fl_lightning.robustness import LabelFlip
 
 RATE, SIZES = 0.1, (8, 12, 10)
 
@@ -214,6 +216,23 @@ def test_pixels_of_stored_images(fit, tmp_path):
 def test_what_cannot_be_attacked_is_refused(look, settings, message):
     with pytest.raises(ValueError, match=message):
         look(FedAvg, **settings)
+
+
+def test_samples_without_a_class_are_refused(tmp_path):
+    """Images with a value each."""
+    data = from_arrays(torch.rand(2, 1, 4, 4), torch.tensor([0.5, 1.5]), [[0, 1]], objective=Regression())
+    with pytest.raises(
+        ValueError, match=r"^data\.source of the run has Regression\(.*\), but the attack .*: choose another run$"
+    ):
+        observe(FedAvg(nn.Linear(4, 3)), data, tmp_path / "none.ckpt", [0], 1)
+
+
+def test_the_truth_of_a_hostile_client_is_what_it_trains_on(look):
+    """Of three clients, two are hostile, client 1 too: class 2 - c."""
+    hostile = LabelFlip(0.7)
+    seed = next(seed for seed in range(9) if 1 in hostile.clients(3, seed))
+    seen, _, _ = look(FedAvg, hostile=hostile, seed=seed)
+    assert_same(seen.observations[0].gradient, plain_gradient(seen))
 
 
 def test_images_outside_the_range_are_refused(look):
