@@ -46,13 +46,16 @@ class SometimesThere(Availability):
         check_each("data.client_sampler.probability", given, at_least=0, at_most=1)
         self.probability = probability
 
-    def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:
+    def check(self, num_clients: int) -> None:
         if isinstance(self.probability, Sequence) and len(self.probability) != num_clients:
             raise ValueError(
                 f"data.client_sampler.probability has {len(self.probability)} numbers, but data.num_clients is {num_clients}: "
                 "give one for each client, or one number"
             )
-        return numpy_stream(seed, round, -1, "clients there").random(num_clients) < np.asarray(self.probability)
+
+    def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:
+        probability = self.probability[:num_clients] if isinstance(self.probability, Sequence) else self.probability
+        return numpy_stream(seed, round, -1, "clients there").random(num_clients) < np.asarray(probability)
 
 
 class DayAndNight(Availability):
@@ -109,12 +112,15 @@ class Trace(Availability):
         """Of all rounds in the file."""
         return min(size, int(self._there.sum(axis=0).max()))
 
-    def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:
+    def check(self, num_clients: int) -> None:
         if (largest := self._clients.max()) >= num_clients:
             raise ValueError(
                 f"data.client_sampler.file is {self.file}, which names client {largest}, but data.num_clients is "
                 f"{num_clients}: remove its line, or raise data.num_clients"
             )
+
+    def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:
+        joined = self._clients < num_clients
         there = np.zeros(num_clients, dtype=bool)
-        there[self._clients] = self._there[:, round - 1]
+        there[self._clients[joined]] = self._there[joined, round - 1]
         return there

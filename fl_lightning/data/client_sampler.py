@@ -32,6 +32,9 @@ class ClientSampler(ABC):
             seed: seed of the data module.
         """
 
+    def check(self, num_clients: int) -> None:  # noqa: B027  # most samplers are for any number
+        """Refuse settings that are not for N clients; later cohorts can be of the first of these, those that have joined."""
+
     def largest(self, num_clients: int, size: int) -> int:
         """Maximum number of clients in a cohort: N by default."""
         return num_clients

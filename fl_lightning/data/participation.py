@@ -127,6 +127,7 @@ def participation(
         raise ValueError("data.cohorts is empty, must name the clients of at least one round")
     else:
         drawn = Participation(FixedCohorts(cohorts), num_clients, num_clients, seed)
+    drawn.sampler.check(num_clients)
     for round in range(1, (drawn.num_rounds or 1) + 1):
         drawn.cohort(round)
     return drawn

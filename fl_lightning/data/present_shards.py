@@ -107,7 +107,7 @@ class BatchSizes:
     def steps_per_epoch(self, client: int) -> int:
         """Batches of one pass over a client's training samples."""
         size = self.shards.num_train(client)
-        return -(-size // (self.local_step or size))
+        return -(-size // (self.local_step or size or 1))  # a client that has not joined has none
 
     def sampling_rate(self, client: int) -> float:
         """Share of a client's training samples in a batch, at most 1: the probability of each in a Poisson batch."""

@@ -3,6 +3,7 @@
 import pytest
 
 from fl_lightning.callbacks import PrivacyBudget
+from fl_lightning.data import SometimesThere, Trace
 from fl_lightning.privacy import UserLevelDP
 from fl_lightning.tasks import MFCL, ClassLearner, ClassStream, ICaRL, LwF, Replay
 
@@ -62,6 +63,16 @@ def test_cohorts_are_of_those_that_have_joined(arriving):
     assert [len(cohort) for cohort in cohorts[4:]] == [2, 2]
     there = [trained.data.participation.among(trained.tasks.num_there(round)) for round in range(1, 7)]
     assert [(drawn.size, drawn.num_clients) for drawn in there] == [(1, 1)] * 2 + [(2, 2)] * 2 + [(2, 3)] * 2
+
+
+def test_clients_that_have_not_joined_do_not_count_as_there(arriving, tmp_path):
+    """By probabilities and by a file; a client that has not joined has no batch, also where all samples are one."""
+    (tmp_path / "trace.csv").write_text("0,1,1,1,1,0,1\n1,1,1,1,0,1,1\n2,1,1,1,1,1,0\n")
+    drawn = [[0], [0], [0, 1], [0], [1, 2], [0, 1]]
+    for sampler, expected in ((SometimesThere([1.0, 1.0, 1.0]), GROWING), (Trace(str(tmp_path / "trace.csv")), drawn)):
+        data = arriving.new_data(own_pace(), clients_per_round=3, client_sampler=sampler, batch_size=None)
+        trained = arriving.train(ClassLearner, data, softmax_over="seen")
+        assert [report.clients for report in trained.seen.rounds] == expected
 
 
 def test_privacy_by_client_knows_how_many_are_there(arriving):
