@@ -68,7 +68,7 @@ class HuggingFace(Source):
                 )
         parts = [splits[split] for split in (self.train, self.test) if split is not None]
         columns = self._columns(parts[0].features)
-        fingerprint = "\n".join([*(part._fingerprint for part in parts), repr(columns), str(self.size)])
+        fingerprint = "\n".join([*(part._fingerprint for part in parts), repr((*columns, self.size))])
         name = f"huggingface-{self.name.replace('/', '-')}"
         return cached(name, fingerprint, lambda files: self._decode(parts, files, *columns))
 
@@ -93,16 +93,19 @@ class HuggingFace(Source):
             samples.append(samples[0].none())
         classes = names or numbered_classes(*samples)
         train, test = samples
-        return Dataset(train, test, tuple(classes), None if client is None else self._owners(parts[0], client))
+        return Dataset(train, test, tuple(classes), *((None, None) if client is None else self._owners(parts, client)))
 
-    def _owners(self, part: Any, client: str) -> torch.Tensor:
-        """The position of each sample's client among all clients, sorted."""
-        clients = part[client][:]
+    def _owners(self, parts: Sequence[Any], client: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The position of each sample's client among those of training samples, sorted, -1 without; None if all are without."""
+        clients = parts[0][client][:]
         if None in clients:
             raise ValueError(
                 f"data.source {self.name}: sample {clients.index(None)} has no {client}: choose another data.source.client"
             )
-        return torch.from_numpy(np.unique(clients, return_inverse=True)[1])
+        names, owners = np.unique(clients, return_inverse=True)
+        position = {name: i for i, name in enumerate(names.tolist())}
+        tested = [position.get(name, -1) for part in parts[1:] if client in part.features for name in part[client][:]]
+        return torch.from_numpy(owners), torch.tensor(tested) if max(tested, default=-1) >= 0 else None
 
     def _decode_part(self, part: Any, image: str, label: str, mode: str, file: Path) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:

@@ -40,8 +40,8 @@ class ImageFolder(Source):
     Args:
         index: CSV file with the columns ``path,label`` and optionally ``client,split``: the image under ``root``, the name of
             its class (names that are all whole numbers are sorted as numbers), its client, and ``train`` or ``test``. The
-            partition :class:`~fl_lightning.data.Natural` uses these clients. A path must not leave ``root``, or lead to the
-            file of another path.
+            partition :class:`~fl_lightning.data.Natural` uses these clients, and tests their personal models on their own test
+            images. A path must not leave ``root``, or lead to the file of another path.
         size: height and width of all images: the shorter side is scaled to it, and the middle is kept.
     """
 
@@ -60,7 +60,7 @@ class ImageFolder(Source):
             part.stamps += map(_stamp, part.paths)
         stamped = (pair for part in parts.values() for pair in zip(part.paths, part.stamps, strict=True))
         listed = "\n".join(map(" ".join, stamped))
-        known = [[part.labels, part.clients] for part in parts.values()] if self.index is not None else ""
+        known = {name: [part.labels, part.clients] for name, part in parts.items()} if self.index is not None else ""
         fingerprint = f"{root.resolve()}\n{self.size}\n{classes}\n{listed}\n{known}"
         return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda files: self._decode(parts, classes, files))
 
@@ -70,7 +70,8 @@ class ImageFolder(Source):
         samples = [self._decode_part(part, label_of, mode, files[name]) for name, part in parts.items() if part.paths]
         if len(samples) == 1:
             samples.append(samples[0].none())
-        return Dataset(*samples, classes=classes, owners=_owners(train.clients))
+        owners, test_owners = (_owners(part.clients, train.clients) for part in parts.values())
+        return Dataset(*samples, classes=classes, owners=owners, test_owners=test_owners)
 
     def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str, file: Path) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
@@ -144,12 +145,13 @@ def _sorted_names(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(sorted(names), key=int if all(name.isdecimal() for name in names) else str))
 
 
-def _owners(clients: Sequence[str]) -> torch.Tensor | None:
-    """The position of each image's client among all clients, sorted by name; None if no client is known."""
+def _owners(clients: Sequence[str], training: Sequence[str]) -> torch.Tensor | None:
+    """The position of each image's client among those of training images, sorted by name, -1 without a client; None if no
+    client is known."""
     if not any(clients):
         return None
-    position = {name: i for i, name in enumerate(_sorted_names(set(clients)))}
-    return torch.tensor([position[client] for client in clients])
+    position = {name: i for i, name in enumerate(_sorted_names(set(training)))}
+    return torch.tensor([position.get(client, -1) for client in clients])
 
 
 def read_index(index: Path, root: Path) -> dict[Part, ListedImages]:

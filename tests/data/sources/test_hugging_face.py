@@ -72,6 +72,9 @@ def test_clients_in_the_order_of_their_names(folder, tmp_path):
     root, _, _ = folder
     source = HuggingFace(str(root), client="writer")
     assert source.load(tmp_path).owners.tolist() == [2, 1, 2, 0, 1]
+    assert source.load(tmp_path).test_owners is None  # of other writers
+    write(root, random_pixels(2, 6, 5, 3), [1, 2], "test", writer=["x", "w2"])
+    assert source.load(tmp_path).test_owners.tolist() == [-1, 2]
     data = FederatedDataModule(source, num_clients=3, clients_per_round=1, partition=Natural(), val_fraction=0.0)
     data.setup()
     assert {tuple(sorted(data.shards.train_indices(i).tolist())) for i in range(3)} == {(0, 2), (1, 4), (3,)}

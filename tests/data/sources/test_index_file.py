@@ -60,6 +60,7 @@ def test_index_says_everything(images, index):
     assert dataset.owners.tolist() == [2, 1, 0, 2]  # amy, bob, zoe
     assert shown(dataset.test) == [1, 5]
     assert dataset.test.targets.tolist() == [1, 2]
+    assert dataset.test_owners.tolist() == [2, -1]
 
 
 def test_paths_and_labels_are_enough(images, index):
