@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import import_module
 
 import numpy as np
-from torch import nn
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -16,6 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
+from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Protection, Update
 
 # Below this, Opacus's sums over fractional orders take minutes or never end, and sampling hides next to nothing: epsilon,
@@ -162,13 +163,13 @@ def refuse_half_precision(method: FederatedAlgorithm, precision: str, defence: s
             )
 
 
-def refuse_batch_norm(net: nn.Module, defence: str) -> None:
-    """Refuse BatchNorm, which mixes the samples of a batch, and any norm with running statistics, which have no noise.
+def refuse_batch_norm(method: FederatedAlgorithm, defence: str) -> None:
+    """Refuse BatchNorm, which mixes the samples of a batch, and any layer with running statistics, which have no noise.
 
     Raises:
         ValueError: if the net has such a layer.
     """
-    for name, layer in net.named_modules():
+    for name, layer in method.net.named_modules():
         if isinstance(layer, _BatchNorm):
             raise ValueError(
                 f"model.net has the layer {name}, {type(layer).__name__}, which lets samples of a batch see each other, so "
@@ -178,4 +179,14 @@ def refuse_batch_norm(net: nn.Module, defence: str) -> None:
             raise ValueError(
                 f"model.net has the layer {name}, {type(layer).__name__}, whose running statistics {defence} cannot hide: "
                 "set its track_running_stats to false, or use group norm"
+            )
+    net = copied_net(method).train()
+    before = {name: buffer.clone() for name, buffer in net.named_buffers() if buffer.is_floating_point()}
+    with torch.no_grad():
+        net(method.data.first_inputs(2))
+    for name, buffer in net.named_buffers():
+        if name in before and not torch.equal(buffer, before[name]):
+            raise ValueError(
+                f"model.net has the buffer {name}, which changes as the net trains and which {defence} cannot hide: use a net "
+                "without running statistics"
             )

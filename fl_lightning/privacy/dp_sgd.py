@@ -53,7 +53,7 @@ class DPSGD(Privacy):
         self.accounting = self.accounts = accounting
 
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
-        refuse_batch_norm(method.net, "DP-SGD")
+        refuse_batch_norm(method, "DP-SGD")
         refuse_half_precision(method, precision, "DP-SGD")
         if "mixed" in precision:
             raise ValueError(f"trainer.precision is {precision}, but DP-SGD takes norms in full precision: use 32-true")

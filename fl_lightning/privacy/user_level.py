@@ -34,7 +34,7 @@ class UserLevelDP(Privacy):
 
     def check(self, method: FederatedAlgorithm, participation: Participation, precision: str) -> None:
         name, ours = type(method).__name__, FederatedAlgorithm
-        refuse_batch_norm(method.net, "UserLevelDP")
+        refuse_batch_norm(method, "UserLevelDP")
         refuse_half_precision(method, precision, "UserLevelDP")
         if method.server_weighting != "uniform" or overridden(method, ours.update_weight):
             raise ValueError(

@@ -405,3 +405,24 @@ def test_running_statistics_of_instance_norm_are_refused(fit, toy_data):
         net = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 3))
         with pytest.raises(ValueError, match="layer 1, InstanceNorm1d, whose running statistics .* cannot hide"):
             fit(FedAvg(net, privacy=privacy, server_weighting="uniform"), toy_data(batch_size=4), 1)
+
+
+class Counting(nn.Linear):
+    """A layer that averages its inputs into a buffer, as timm's EvoNorm layers do with squares."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("constant", torch.ones(4))
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean.lerp_(inputs.mean(dim=0), 0.1)
+        return super().forward(inputs * self.constant)
+
+
+def test_running_statistics_of_other_layers_are_refused(fit, toy_data):
+    for privacy in (UserLevelDP(1.0), DPSGD(1.0)):
+        method = FedAvg(nn.Sequential(Counting()), privacy=privacy, server_weighting="uniform")
+        with pytest.raises(ValueError, match=r"model\.net has the buffer 0\.mean, .* cannot hide: use a net without running"):
+            fit(method, toy_data(batch_size=4), 1)
