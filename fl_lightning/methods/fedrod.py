@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.models.federated_net import global_tensors
-from fl_lightning.models.network import classifier_of, expose_features, features_of
+from fl_lightning.models.network import classifier_of, expose_features, outputs_and_features
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 from fl_lightning.run.refused_data import check_gives_outputs
@@ -68,8 +68,7 @@ class FedRoD(FederatedModule):
         return super().is_personal(name) or name in self._generic
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
-        features = features_of(net, batch.inputs)
-        logits = classifier_of(net)(features)
+        logits, features = outputs_and_features(net, batch.inputs)
         generic = reweighted_softmax_cross_entropy(logits, batch.targets, client.train_label_counts, reduction="none")
         return generic + self.loss(logits.detach() + net.personal_head(features.detach()), batch.targets, client.label_counts)
 

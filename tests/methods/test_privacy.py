@@ -1,6 +1,7 @@
 """Methods under DP-SGD, against loops over single samples in float64 that draw the same noise."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -251,8 +252,8 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path):
     tiny.assert_same(resumed.state_dict(), whole.state_dict(), atol=0)
 
 
-def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
-    """A net with a weight outside its layers: fine for FedAvg and MOON, and FedRoD, which calls its features, is told."""
+def test_no_method_calls_parts_of_a_net_that_is_clipped_as_a_whole(tiny):
+    """Neither of a net with a weight outside its layers, nor of one with a class layer of another name."""
 
     class Scaled(nn.Module):
         def __init__(self, net):
@@ -262,14 +263,18 @@ def test_parts_of_a_net_that_is_clipped_as_a_whole_cannot_be_called_alone(tiny):
         def forward(self, inputs):
             return self.scale * self.classifier(self.features(inputs))
 
-    def train(method):
-        class NetOfThree(method):
-            def __init__(self, net, **common):
-                super().__init__(Scaled(net), **common)
+    class Renamed(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.body, self.fc = net.features, net.classifier
 
-        return tiny.train(NetOfThree, norm=False, rounds=1, privacy=PRIVACY)
+        def forward(self, inputs):
+            return self.fc(self.body(inputs))
 
-    train(FedAvg)
-    train(MOON)
-    with pytest.raises(ValueError, match="features.0.weight is used outside the forward pass of its layer"):
-        train(FedRoD)
+    for base, wrap in itertools.product((FedAvg, MOON, FedRoD), (Scaled, Renamed)):
+
+        class Wrapped(base):
+            def __init__(self, net, wrap=wrap, **common):
+                super().__init__(wrap(net), **common)
+
+        tiny.train(Wrapped, norm=False, rounds=1, privacy=PRIVACY)
