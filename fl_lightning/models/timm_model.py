@@ -51,10 +51,10 @@ class TimmModel(LibraryNet):
             cure = _CURE if timm.is_model(name) else did_you_mean(name, timm.list_models(), otherwise=_CURE)
             raise ValueError(f"model.net.name is {name}, which timm cannot build ({first_line(error)}): {cure}") from error
         head = net.get_classifier()  # pyright: ignore[reportCallIssue]
-        if not isinstance(head, nn.Module):
+        if not isinstance(head, nn.Module) or isinstance(head, nn.ModuleList):
             raise ValueError(
-                f"model.net.name is {name}, with a {type(head).__name__} of class layers, must have one layer: give the net "
-                "without distillation"
+                f"model.net.name is {name}, with a {type(head).__name__} of class layers, must have one layer: choose "
+                "another net, such as one without distillation"
             )
         layer = next(path for path, module in net.named_modules() if module is head)
         if weights is not None and state is not None:

@@ -348,7 +348,11 @@ def test_a_timm_net_computes_what_timm_computes(tmp_path):
         ),
         (
             partial(TimmModel, (3, 64, 64), 3, "deit_tiny_distilled_patch16_224", options={"img_size": 64}),
-            "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: give the net without dist",
+            "model.net.name is deit_tiny_.*, with a tuple of class layers, must have one layer: choose another net, such as",
+        ),
+        (
+            partial(TimmModel, (3, 240, 240), 3, "crossvit_tiny_240"),
+            "model.net.name is crossvit_tiny_240, with a ModuleList of class layers, must have one layer",
         ),
         (partial(LoRA, r=0), "model.adapter.r is 0, must be at least 1"),
         (partial(LoRA, r=1.5), "model.adapter.r is 1.5, must be a whole number$"),

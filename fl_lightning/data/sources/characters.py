@@ -32,7 +32,8 @@ class Characters(Source):
 
     Raises:
         FileNotFoundError: if the folder has no text.
-        ValueError: if ``length`` is below 2, a pattern fits no text, or no text has five windows.
+        ValueError: if ``length`` is below 2, a pattern fits no text, no text has five windows, or texts are in the folder
+            and in its folders.
     """
 
     def __init__(self, folder: str | None = None, texts: Sequence[str] = ("*",), length: int = 64) -> None:
@@ -52,6 +53,10 @@ class Characters(Source):
             )
         groups = sorted({name.rpartition("/")[0] for name in windows})
         groups = groups if len(groups) > 1 else []
+        if "" in groups:
+            raise ValueError(
+                f"data.source.folder is {self.folder}, which has texts and folders of texts: move the texts into a folder"
+            )
         tests = {name: torch.arange(len(part)) % _TEST_EVERY == _TEST_EVERY - 1 for name, part in windows.items()}
         train, owners = _samples({name: part[~tests[name]] for name, part in windows.items()}, groups)
         test, test_owners = _samples({name: part[tests[name]] for name, part in windows.items()}, groups)

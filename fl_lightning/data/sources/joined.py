@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fl_lightning.checks import check_choice, check_memory, check_range
 from fl_lightning.data.mapped_files import empty_rows
-from fl_lightning.data.samples import Dataset, Part, Samples, in_parts
+from fl_lightning.data.samples import Dataset, Part, Samples, check_has_classes, in_parts
 from fl_lightning.data.scaling import channel_statistics, normalise
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.image_folder import ImageFolder
@@ -77,6 +77,7 @@ class Joined(Source):
                 loaded[name] = source.load(root / name if isinstance(source, ImageFolder) else root)
             except FileNotFoundError:
                 continue
+            check_has_classes(loaded[name], "Joined", f"data.source.sources.{name}")
             self._check(name, loaded[name].train.inputs)
         missing = ", ".join(name for name in self.sources if name not in loaded)
         if not loaded:

@@ -64,3 +64,10 @@ def test_chapters_of_python_are_natural_clients():
 def test_what_gives_no_windows_is_refused(settings, error, message):
     with pytest.raises(error, match=message):
         Characters(**settings).load(Path())
+
+
+def test_texts_next_to_folders_are_refused(folder):
+    """The units are folders, and these texts are in none."""
+    (folder / "other.txt").write_text("a" * 26)
+    with pytest.raises(ValueError, match="data.source.folder is .*, which has texts and folders of texts: move the texts into"):
+        Characters(str(folder), length=5).load(Path())

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from fl_lightning.data import Arrays, FederatedDataModule, Joined, Source
+from fl_lightning.objectives import Regression
 from fl_lightning.tasks import TaskStream
 
 REAL_DATA = os.environ.get("FL_LIGHTNING_DATA")
@@ -168,6 +169,12 @@ def test_mistaken_settings_are_one_line(settings, message):
 def test_sets_that_cannot_be_joined_are_named(inputs, message):
     with pytest.raises(ValueError, match=message):
         Joined({"first": grey(), "big": Arrays(inputs, np.array([0, 0]))}).load(Path())
+
+
+def test_sets_without_classes_are_named():
+    values = Arrays(images(2, 3, 4, 4), np.array([0.5, 1.5]), objective=Regression())
+    with pytest.raises(ValueError, match=r"Joined, which goes by classes, but data\.source\.sources\.values has Regression"):
+        Joined({"first": grey(), "values": values}).load(Path())
 
 
 # Tasks of one set each ---------------------------------------------------------------------------------------------------
