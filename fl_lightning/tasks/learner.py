@@ -268,7 +268,8 @@ class TaskLearner(Learner):
     def validation_loss(self, net: nn.Module, client: Client, position: int) -> float:
         """Mean loss on a client's validation samples of a task."""
         logits, targets = self.predict(net, client, position, "validation")
-        return float(self.method.loss(logits, targets, client.label_counts).mean())
+        counts = self.data.label_counts[client.index]  # those of ``client`` are flipped under LabelFlip, targets are not
+        return float(self.method.loss(logits, targets, counts).mean())
 
     def num_values(self, net: nn.Module, client: Client) -> int:
         """Numbers that a client's model for all its tasks consists of, without those of unfinished tasks."""

@@ -7,8 +7,11 @@ import pytest
 import torch
 from pairs import Pair
 from torch import nn
+from torch.nn import functional as F
 
+from fl_lightning.losses import CalibratedCrossEntropy
 from fl_lightning.methods import FedAvg, FedProx, LocalOnly
+from fl_lightning.robustness import LabelFlip
 from fl_lightning.tasks import EWC, FedWeIT, SingleTask, TaskLearner, TaskStream, WeightedTransfer
 from fl_lightning.tasks.clock import Clock
 
@@ -90,6 +93,19 @@ def test_what_steers_rates_are_the_validation_samples(tiny):
         loss = {part: float(tiny.loss(weights, *tiny.samples(client, 0, part))) for part in ("validation", "test")}
         assert float(state.method["tasks"]["clock"][1]) == pytest.approx(loss["validation"], abs=1e-9)
         assert loss["validation"] != pytest.approx(loss["test"], abs=1e-3)
+
+
+def test_labels_of_hostile_clients_are_flipped_in_local_steps_only(tiny):
+    """The margins of FedLC in validation are those of a client's true classes."""
+    hostile = LabelFlip(0.9)
+    method = tiny.train(TaskLearner, rounds=1, loss=CalibratedCrossEntropy(), hostile=hostile)
+    for client in hostile.clients(3, method.seed):
+        state, counts = method.stored.states.read(client), method.data.label_counts[client]
+        inputs, targets = tiny.samples(client, 0, "validation")
+        margins = counts.double() ** -0.25
+        logits = tiny.logits({name: state.weights[name] for name in (*tiny.body, *tiny.head)}, inputs) - margins
+        assert not torch.equal(counts, counts.flip(0))
+        assert float(state.method["tasks"]["clock"][1]) == pytest.approx(float(F.cross_entropy(logits, targets)), abs=1e-9)
 
 
 def test_all_change_tasks_together_once_every_rate_is_too_small(tiny):
