@@ -379,6 +379,11 @@ class FederatedAlgorithm(LocalTraining):
             ValueError: with the cure.
         """
         self.tasks.check_data()
+        if self.needs.data.public_samples and not self.has_global_model:
+            raise ValueError(
+                f"model is {type(self).__name__}, which trains the whole net at the server, but parts of it stay with clients: "
+                "leave out model.personal, and set model.batch_norm_buffers to averaged"
+            )
 
     # Hooks of the server, in the order of a round -------------------------------------------------------------------
 

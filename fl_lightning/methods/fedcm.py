@@ -44,6 +44,10 @@ class FedCM(FederatedModule):
         self.alpha = alpha
         self._accumulated_steps = AccumulatedSteps(self.optimizer, self.step_factors)
 
+    def check_data(self) -> None:
+        super().check_data()
+        self._accumulated_steps.refuse_carried(self)
+
     def broadcast(self, client: int) -> dict[str, State]:
         return {"direction": self.server_states.tensors("direction")}
 

@@ -15,7 +15,7 @@ from torch import nn
 from fl_lightning.checks import check_range
 from fl_lightning.functional.schedules import RateFactors
 from fl_lightning.methods.fedprox import FedProx
-from fl_lightning.module import CommonArguments, Net, Update
+from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 
@@ -71,6 +71,10 @@ class FedNova(FedProx):
                 "must be at most 1"
             )
 
+    def check_data(self) -> None:
+        super().check_data()
+        self._accumulated_steps.refuse_carried(self)
+
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
         weights = upload.pop("weights").tensors
@@ -89,7 +93,8 @@ class FedNova(FedProx):
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
         kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
         if kept > 0:
-            return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else 1.0
+            # A schedule of rates can take it above 1, where a step goes beyond the received weights.
+            return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else (1 - (1 - kept) ** steps) / kept
         return self._accumulated_steps(steps)
 
     def aggregate(self, reduced: Reduction) -> Update:
@@ -123,6 +128,18 @@ class AccumulatedSteps:
         group = made.param_groups[0]
         self._group = group if type(made) is torch.optim.SGD and 0 < group["momentum"] < 1 else None
         self._factors = factors
+
+    def refuse_carried(self, method: FederatedModule) -> None:
+        """Refuse momentum that clients keep from visit to visit: the count is that of a velocity of 0 at a visit's start.
+
+        Raises:
+            ValueError: if clients keep some.
+        """
+        if self._group is not None and method.needs.client_moments:
+            raise ValueError(
+                f"model.tasks.reset_adam_each_round is false, by which clients keep momentum between visits, but "
+                f"{type(method).__name__} counts steps that begin without: set it to true, or model.optimizer.momentum to 0"
+            )
 
     def __call__(self, steps: int) -> float:
         """The count of at least one step."""

@@ -54,6 +54,11 @@ class SCAFFOLD(FederatedModule):
         self._accumulated_steps = AccumulatedSteps(self.optimizer, self.step_factors)
         self.unprotected = ("option I's gradients on all samples",) if option == "I" else ()
 
+    def check_data(self) -> None:
+        super().check_data()
+        if self.option == "II":
+            self._accumulated_steps.refuse_carried(self)
+
     def broadcast(self, client: int) -> dict[str, State]:
         return {"variate": self.server_states.tensors("variate")}
 

@@ -25,11 +25,11 @@ class APD(TaskLearner):
 
     Clients minimise at task t::
 
-        loss + l1 * sum_{j<=t} |A_j| + l2/2 * sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2
+        loss + l1 * sum_{j<=t} |A_j| + l2/2 * sum_{j<t} ||theta_j - theta_j as task t begins||^2
              + decay/2 * (||A_t||^2 + ||m_t||^2)
 
-    and in the first task ``decay/2 * ||B||^2`` too. Evaluation, and the stored task, leave out the entries of A_t that are not
-    above ``l1`` in size.
+    and in the first task ``decay/2 * ||B||^2`` too. As a task begins, ``theta_j`` has the B that the client received then.
+    Evaluation, and the stored task, leave out the entries of A_t that are not above ``l1`` in size.
 
     Args:
         l1: lambda_1, at least 0.
@@ -203,7 +203,7 @@ class APD(TaskLearner):
         return sum(terms) + self.decay / 2 * sum(weight.square().sum() for weight in learned)
 
     def _drift(self, carry: dict[str, State], layer: str, base: Tensor, earlier: dict[str, Tensor]) -> Tensor:
-        """``sum_{j<t} ||theta_j - theta_j at the end of task t-1||^2`` of a layer."""
+        """``sum_{j<t} ||theta_j - theta_j as the task begins||^2`` of a layer."""
         # A base that is not trained has not moved.
         change, masks = base - carry["base"].get(layer, base), carry["masks"][layer]
         if layer not in earlier:  # the masks' squares add up, however many tasks there are

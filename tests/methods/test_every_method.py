@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from declared_by_tests import changes, keeps_head, learns_one_class, needs_of, shares_body, trains_at_the_server
+from declared_by_tests import changes, keeps_head, learns_one_class, needs_of, shares_body
 from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning import methods
@@ -121,8 +121,7 @@ def test_a_head_stays_at_home(tiny, name):
     """No client touches the global classifier; each keeps its head, and the bodies are averaged all the same."""
     method = tiny.train_any(name, personal=("classifier.*",))
     start = tiny.new_net(norm=needs_of(name)[1].get("norm", True))
-    if not trains_at_the_server(name):
-        tiny.assert_same(method.net.classifier, start.classifier, atol=0)
+    tiny.assert_same(method.net.classifier, start.classifier, atol=0)
     assert (method.net.features[0].weight - start.features[0].weight).abs().max() > 1e-3
     heads = [method.stored.states.read(client).weights["classifier.weight"] for client in range(4)]
     if not learns_one_class(name):

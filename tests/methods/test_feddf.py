@@ -8,7 +8,7 @@ import torch
 
 from fl_lightning import FedAvg
 from fl_lightning.functional.random_streams import seeded_layers
-from fl_lightning.methods import FedDF
+from fl_lightning.methods import FedDF, Flashback
 
 NEEDS = ({"public_size": 12}, {"distillation_steps": 2})
 
@@ -128,6 +128,14 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
     with pytest.raises(ValueError) as error:
         FedDF(tiny.new_net(), **settings)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("method", [FedDF, Flashback])
+@pytest.mark.parametrize("stays", [{"personal": ("classifier.*",)}, {"batch_norm_buffers": "local"}])
+def test_parts_that_stay_with_clients_are_refused(tiny, method, stays):
+    """The server would train them, and clients that come later would begin with them."""
+    with pytest.raises(ValueError, match=f"model is {method.__name__}, which trains the whole net at the server, but parts of"):
+        tiny.train(method, tiny.new_data(public_size=20), **stays)
 
 
 @pytest.mark.parametrize("size", [0, 9])

@@ -147,6 +147,8 @@ def test_proximal_accumulation_by_hand(tiny, product, expected):
     method = FedNova(tiny.new_net(), mu=product / 0.1, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
     assert method.accumulation(3, rate=0.1) == pytest.approx(expected, abs=1e-14)
     assert method.accumulation(3, rate=0.0) == 3
+    if product == 0.5:  # a schedule can take the rate to where the pull goes beyond: 1 - 0.6 + 0.36
+        assert method.accumulation(3, rate=0.32) == pytest.approx(0.76)
 
 
 @pytest.mark.parametrize(

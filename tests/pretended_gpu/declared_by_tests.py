@@ -76,9 +76,9 @@ def shares_body(name: str) -> bool:
 
 
 def keeps_head(name: str) -> bool:
-    """Whether a class layer that is not sent stays with a client; where it does not, all have the initial one."""
+    """Whether a class layer that is not sent stays with a client; else all have the initial one, or the server refuses it."""
     cost = costs_of(name)[name]
-    return cost.up[2] != -HEAD or cost.client != (0, 0, 0)
+    return not trains_at_the_server(name) and (cost.up[2] != -HEAD or cost.client != (0, 0, 0))
 
 
 def learns_one_class(name: str) -> bool:

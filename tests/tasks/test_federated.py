@@ -4,7 +4,7 @@ import pytest
 import torch
 from pairs import Pair
 
-from fl_lightning.methods import SCAFFOLD, FedCurv, FedProx
+from fl_lightning.methods import SCAFFOLD, FedCM, FedCurv, FedNova, FedProx
 from fl_lightning.tasks import TaskLearner
 
 MU, PENALTY = 0.3, 0.7
@@ -112,3 +112,12 @@ def test_every_federated_method_sends_the_body_up_and_down(tiny):
     for method, down, up in ((FedProx, 1, 1), (SCAFFOLD, 2, 2), (FedCurv, 3, 2)):
         for report in tiny.train(Pair(method, TaskLearner), rounds=3).seen.rounds:
             assert (report.bytes_down, report.bytes_up) == (3 * down * size, 3 * up * size), method
+
+
+@pytest.mark.parametrize("method", [FedNova, FedCM, SCAFFOLD])
+def test_momentum_that_clients_keep_is_refused_where_steps_are_counted(tiny, method):
+    """The count begins with a velocity of 0; option I of SCAFFOLD, which counts none, and no momentum go on."""
+    with pytest.raises(ValueError, match=f"reset_adam_each_round is false, by which .*{method.__name__} counts steps"):
+        tiny.train(Pair(method, TaskLearner), reset_adam_each_round=False)
+    allowed = {"option": "I"} if method is SCAFFOLD else {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1)}
+    tiny.train(Pair(method, TaskLearner), reset_adam_each_round=False, rounds=1, **allowed)
