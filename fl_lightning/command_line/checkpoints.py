@@ -38,7 +38,7 @@ class LastCheckpoint(Checkpoint):
         self._written_at = monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        if self.every is not None and (trainer.should_stop or self._is_due(trainer)):
+        if self.every is not None and (trainer.should_stop or self._is_due(trainer, self.every)):
             self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -49,10 +49,10 @@ class LastCheckpoint(Checkpoint):
         if trainer.is_global_zero and (unfinished := self.folder / _UNFINISHED).exists():
             unfinished.replace(self.folder / "last.ckpt")
 
-    def _is_due(self, trainer: Trainer) -> bool:
-        if isinstance(self.every, timedelta):
-            return trainer.strategy.broadcast(monotonic() - self._written_at >= self.every.total_seconds())
-        return trainer.global_step % self.every == 0
+    def _is_due(self, trainer: Trainer, every: int | timedelta) -> bool:
+        if isinstance(every, timedelta):  # which the processes do not measure alike
+            return trainer.strategy.broadcast(monotonic() - self._written_at >= every.total_seconds())
+        return trainer.global_step % every == 0
 
     def _write(self, trainer: Trainer) -> None:
         path = self.folder / (_UNFINISHED if trainer.should_stop else "last.ckpt")
