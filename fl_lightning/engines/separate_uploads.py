@@ -27,12 +27,14 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
     if not method.needs.each_upload or not reply.upload:
         return reply
     upload = reply.upload
-    summed = [name for name, part in upload.items() if isinstance(part, Weighted) and name not in _PARTS]
-    if method.aggregation is not None and summed:
+    used = [name for name, part in upload.items() if isinstance(part, Weighted) and name not in _PARTS]
+    if method.needs.data.public_samples:
+        used.append("outputs on public samples")
+    if method.aggregation is not None and used:
         raise ArgumentError(
             "model.aggregation",
             f"is {type(method.aggregation).__name__}, but the server of {type(method).__name__} also uses each client's "
-            f"{', '.join(summed)}, which the rule does not protect: use a method whose server needs only the mean of the "
+            f"{', '.join(used)}, which the rule does not protect: use a method whose server needs only the mean of the "
             "weights, such as FedAvg, FedProx or MOON",
         )
     if "weights" not in upload:
