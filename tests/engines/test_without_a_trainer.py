@@ -81,7 +81,7 @@ class Table:
 
     def __init__(self, size: int) -> None:
         self.parts: list = [None] * size
-        self._barrier = threading.Barrier(size, timeout=60)
+        self._barrier = threading.Barrier(size, timeout=240)  # the first of them may import for long on a busy machine
 
     def show(self, rank: int, part) -> list:
         """What all laid down."""
