@@ -8,6 +8,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from fl_lightning.evaluation.evaluation import has_evaluations
+
 _UNFINISHED = "unfinished.ckpt"
 
 
@@ -30,29 +32,29 @@ class LastCheckpoint(Checkpoint):
 
     Args:
         folder: of the file.
-        every: rounds or time; None: after every evaluation.
+        every: the interval where nothing is evaluated, rounds or time.
     """
 
-    def __init__(self, folder: Path, every: int | timedelta | None) -> None:
+    def __init__(self, folder: Path, every: int | timedelta) -> None:
         self.folder, self.every = folder, every
         self._written_at = monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        if self.every is not None and (trainer.should_stop or self._is_due(trainer, self.every)):
+        if not has_evaluations(trainer) and (self._is_due(trainer) or trainer.should_stop):
             self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.every is None and not trainer.sanity_checking and trainer.global_step > 0:
+        if not trainer.sanity_checking and trainer.global_step > 0:
             self._write(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero and (unfinished := self.folder / _UNFINISHED).exists():
             unfinished.replace(self.folder / "last.ckpt")
 
-    def _is_due(self, trainer: Trainer, every: int | timedelta) -> bool:
-        if isinstance(every, timedelta):  # which the processes do not measure alike
-            return trainer.strategy.broadcast(monotonic() - self._written_at >= every.total_seconds())
-        return trainer.global_step % every == 0
+    def _is_due(self, trainer: Trainer) -> bool:
+        if isinstance(self.every, timedelta):  # which the processes do not measure alike
+            return trainer.strategy.broadcast(monotonic() - self._written_at >= self.every.total_seconds())
+        return trainer.global_step % self.every == 0
 
     def _write(self, trainer: Trainer) -> None:
         path = self.folder / (_UNFINISHED if trainer.should_stop else "last.ckpt")

@@ -265,13 +265,10 @@ def _share_among_processes(config: Namespace) -> None:
 
 def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path, validates: bool) -> list[Callback]:
     """Checkpoints of the newest state at every evaluation, and of the best validation accuracy if it is measured."""
-    tasks = data.tasks
-    if config.limit_val_batches == 0 or (tasks is not None and not tasks.global_model):  # nothing is evaluated
-        interval = config.val_check_interval
-        if isinstance(interval, str):
-            units = ("days", "hours", "minutes", "seconds")
-            interval = timedelta(**dict(zip(units, map(int, interval.split(":")), strict=True)))
-        return [LastCheckpoint(folder, interval)]
-    # With arriving classes, the model of the first task would be the best.
-    has_best = validates and tasks is None
-    return [*([BestCheckpoint(folder)] if has_best else []), LastCheckpoint(folder, None)]
+    interval = config.val_check_interval
+    if isinstance(interval, str):
+        units = ("days", "hours", "minutes", "seconds")
+        interval = timedelta(**dict(zip(units, map(int, interval.split(":")), strict=True)))
+    # With arriving classes, the model of the first task would be the best; clients on task streams have none in common.
+    has_best = validates and data.tasks is None and config.limit_val_batches != 0
+    return [*([BestCheckpoint(folder)] if has_best else []), LastCheckpoint(folder, interval)]

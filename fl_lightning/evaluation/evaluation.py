@@ -54,7 +54,7 @@ class Evaluation(Callback):
     def follows(self, trainer: Trainer, round: int) -> bool:
         """Whether ``trainer.val_check_interval`` asks for an evaluation after a round, and there are samples for it."""
         every = trainer.val_check_batch
-        return isinstance(every, int) and round % every == 0 and _has_evaluations(trainer)
+        return isinstance(every, int) and round % every == 0 and has_evaluations(trainer)
 
     def is_missing(self, trainer: Trainer) -> bool:
         """Whether a fit starts at a round with an evaluation that is due: 0, or that of a checkpoint written before it."""
@@ -63,7 +63,7 @@ class Evaluation(Callback):
 
     def run_now(self, trainer: Trainer) -> None:
         """Evaluate outside Lightning's turn, by the steps that Lightning takes during a fit."""
-        if not _has_evaluations(trainer):
+        if not has_evaluations(trainer):
             return
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()
@@ -176,7 +176,8 @@ def _data(trainer: Trainer) -> FederatedDataModule:
     return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _has_evaluations(trainer: Trainer) -> bool:
+def has_evaluations(trainer: Trainer) -> bool:
+    """Whether a fit evaluates at all: there are samples for it, which task streams evaluate themselves."""
     return trainer.limit_val_batches != 0 and len(_data(trainer).evaluation.names) > 0
 
 

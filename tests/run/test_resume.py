@@ -3,6 +3,7 @@
 import signal
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -221,9 +222,11 @@ def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(fit, toy_data, tmp_pat
     assert resumed._curves == whole._curves
 
 
-def test_without_evaluation_there_are_checkpoints_all_the_same(main, tmp_path):
-    """limit_val_batches 0: last.ckpt every val_check_interval and after the last round, fit to go on from; it may be a time."""
-    run = [*RUN, *NO_PICTURES, "--trainer.limit_val_batches", "0"]
+@pytest.mark.parametrize("nothing", [["--trainer.limit_val_batches=0"], ["--data.source=mine.npz", "--data.val_fraction=0"]])
+def test_without_evaluation_there_are_checkpoints_all_the_same(main, tmp_path, nothing):
+    """last.ckpt every val_check_interval and after the last round, fit to go on from; it may be a time."""
+    np.savez(tmp_path / "mine.npz", inputs=np.ones((600, 1, 8, 8), dtype=np.float32), targets=np.arange(600) % 10)
+    run = [*RUN, *NO_PICTURES, *nothing]
     assert main(*run, "--trainer.max_steps", "6")[0] == 0
     path = run_folder(tmp_path, "runs") / "checkpoints" / "last.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == 6
