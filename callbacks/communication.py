@@ -16,7 +16,7 @@ class Communication(FederatedCallback):
     Trained weights and buffers count with the bytes of their dtype, and so does whatever else a method sends; class
     counts and sample counts, a few numbers a client, do not. ``communication/down``, ``communication/up``,
     ``communication/total_down``, ``communication/total_up``. Totals are kept in every round, logged in the chosen ones
-    and the last.
+    and in round ``max_steps``.
 
     On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that position of
     each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.

@@ -53,7 +53,7 @@ class FederatedCallback(RoundCallback):
         return self.every > 0 or bool(self.rounds)
 
     def due_or_last(self, trainer: Trainer, round: int) -> bool:
-        """After an evaluation: whether this round is a chosen one, or the last of a run in which some are chosen."""
+        """Whether this round is a chosen one, or already known to be the last of a run in which some are chosen."""
         return self.due(round) or (self.chooses and (trainer.should_stop or round == trainer.max_steps))
 
     def last_is_missing(self, trainer: Trainer) -> bool:

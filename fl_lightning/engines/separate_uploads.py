@@ -34,8 +34,8 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
         raise ArgumentError(
             "model.aggregation",
             f"is {type(method.aggregation).__name__}, but the server of {type(method).__name__} also uses each client's "
-            f"{', '.join(used)}, which the rule does not protect: use a method whose server needs only the mean of the "
-            "weights, such as FedAvg, FedProx or MOON",
+            f"{', '.join(used)}, which the rule does not protect: use a method that needs only the mean of the weights, "
+            "such as FedAvg, FedProx or MOON",
         )
     if "weights" not in upload:
         raise ArgumentError(

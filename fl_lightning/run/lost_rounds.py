@@ -8,6 +8,7 @@ import warnings
 from fl_lightning.protocol import RoundReport
 
 _MOST = 10
+MOST_AT_END = 1  # of the last rounds of a run; with more it ends with an error
 
 
 class LostRounds:
@@ -53,7 +54,7 @@ class LostRounds:
         Raises:
             FloatingPointError: if its last two rounds or more were without effect.
         """
-        if self.count > 1:
+        if self.count > MOST_AT_END:
             raise FloatingPointError(
                 f"the last {self.count} rounds had no effect, so the model is that of the round before them: {self._cure}"
             )

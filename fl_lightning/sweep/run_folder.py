@@ -8,6 +8,7 @@ from typing import Any
 
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.log import Log, read_log
+from fl_lightning.run.lost_rounds import MOST_AT_END
 from fl_lightning.run.record_lines import RECORD_FILE
 
 _ACCURACY, _FORGETTING = "val/accuracy", "forgetting/"
@@ -41,7 +42,7 @@ class RunFolder:
         if (version := self.finished()) is None:
             return None
         results = json.loads((version / "results.json").read_text())
-        if results.get("rounds_without_update", 0) > 1:  # then the fit ends with an error, after it has written its results
+        if results.get("rounds_without_update", 0) > MOST_AT_END:  # then the fit ends with an error, after it wrote these
             return None
         curves = _log(version, _FORGETTING).scalars
         forgetting = {name: curve for name, curve in curves.items() if name.startswith(_FORGETTING)}
@@ -50,13 +51,13 @@ class RunFolder:
         return final_metrics(results) | finite
 
     def prepare(self) -> list[str]:
-        """Options with which the fit continues from the newest checkpoint; without one it starts again, in an empty folder.
+        """Options with which the fit continues from the newest checkpoint.
 
-        So does one that ended in lost rounds.
+        Without one it starts again, in an empty folder, and so does a fit that ended in lost rounds.
         """
         if self.finished() is None and any(self._versions.glob("version_*/checkpoints/last.ckpt")):
             return ["--ckpt_path", "last"]
-        shutil.rmtree(self._versions, ignore_errors=True)  # of a run that was killed before its first checkpoint
+        shutil.rmtree(self._versions, ignore_errors=True)
         self.path.mkdir(parents=True, exist_ok=True)
         return []
 

@@ -65,7 +65,7 @@ class WatchedRuns:
             found[name] = known if known is not None and known.stamp == stamp else _read(folder, stamp, known)
         if found != before:
             # Those of removed runs stay: a request between this line and the next asks for them.
-            self._looks |= _looks({name: one.run for name, one in found.items() if one.run is not None})
+            self._looks = self._looks | _looks({name: one.run for name, one in found.items() if one.run is not None})
         self._watched = found
 
     def overview(self) -> dict[str, Any]:

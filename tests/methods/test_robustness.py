@@ -147,7 +147,7 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
                 method,
                 {"aggregation": CoordinateMedian()},
                 f"model.aggregation is CoordinateMedian, but the server of {method.__name__} also uses each client's {name}, "
-                "which the rule does not protect: use a method whose server needs only the mean of the weights, such as "
+                "which the rule does not protect: use a method that needs only the mean of the weights, such as "
                 "FedAvg, FedProx or MOON",
             )
             for method, name in ((SCAFFOLD, "variate"), (FedDyn, "moved"), (FedDF, "outputs on public samples"))

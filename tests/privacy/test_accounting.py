@@ -105,7 +105,7 @@ def test_the_largest_epsilon_over_clients_is_logged_every_round(fit, toy_data):
     assert method.newest["privacy/epsilon"] == pytest.approx(expected[4], rel=1e-12)
 
 
-def test_visits_count_whose_updates_do_not_arrive(fit, toy_data):
+def test_visits_count_though_their_updates_do_not_arrive(fit, toy_data):
     """Nine of ten uploads are lost, and rounds with them."""
     data = toy_data(batch_size=4, cohorts=COHORTS, devices=Devices(lost_uploads=0.9))
     method = train(fit, toy_data, DPSGD(1.3, accounting=True, delta=1e-3), data=data)

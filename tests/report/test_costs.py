@@ -28,7 +28,7 @@ def test_communication(write_run, study):
 
 
 def test_accuracy_over_simulated_seconds(write_run, study):
-    """Two runs, whose rounds took 30 and 50 s: means over seeds at rounds 1 and 2. A run without devices is left out.
+    """Two runs with rounds of 30 and 50 s: means over seeds at rounds 1 and 2. A run without devices is left out.
 
     So are accuracies before the first logged total and after the last.
     """

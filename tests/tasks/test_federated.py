@@ -116,7 +116,7 @@ def test_every_federated_method_sends_the_body_up_and_down(tiny):
 
 @pytest.mark.parametrize("method", [FedNova, FedCM, SCAFFOLD])
 def test_momentum_that_clients_keep_is_refused_where_steps_are_counted(tiny, method):
-    """The count begins with a velocity of 0; option I of SCAFFOLD, which counts none, and no momentum go on."""
+    """The count begins with a velocity of 0. Option I of SCAFFOLD, which counts none, and plain SGD are not refused."""
     with pytest.raises(ValueError, match=f"reset_adam_each_round is false, by which .*{method.__name__} counts steps"):
         tiny.train(Pair(method, TaskLearner), reset_adam_each_round=False)
     allowed = {"option": "I"} if method is SCAFFOLD else {"optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1)}
