@@ -289,8 +289,8 @@ def test_the_page(short_folder):
     folder = short_folder / "page"
     folder.mkdir()
     of_page = [block.text for block in blocks(f"docs/{PAGE}")]
-    shown = ("# hospitals.yaml", "[superlink.trial]", "federation init hospitals", "flwr run hospitals trial --stream")
-    config, flower, start, run = (next(text for text in of_page if words in text) for words in shown)
+    parts = ("# hospitals.yaml", "[superlink.trial]", "federation init hospitals", "flwr run hospitals trial --stream")
+    config, flower, start, run = (next(text for text in of_page if words in text) for words in parts)
     (folder / "hospitals.yaml").write_text(config)
     for port in ("8000", "9094", "9095"):
         other = str(free_port())
@@ -305,8 +305,12 @@ def test_the_page(short_folder):
     try:
         superlink = f"Uvicorn running on http://{re.search(r'127.0.0.1:[0-9]+', flower)[0]}"
         wait_until(lambda: superlink in log.read_text(), "the SuperLink does not run", 300)
-        ended = subprocess.run(["bash", "-c", run], cwd=folder, env=environment, capture_output=True, timeout=300)
-        assert "Round 2/2" in ended.stdout.decode() + ended.stderr.decode()
+        for _ in range(3):  # Flower's command does not repeat a request that a busy machine fails to answer
+            ended = subprocess.run(["bash", "-c", run], cwd=folder, env=environment, capture_output=True, timeout=300)
+            shown = ended.stdout.decode() + ended.stderr.decode()
+            if "SuperLink is unavailable" not in " ".join(shown.split()):
+                break
+        assert "Round 2/2" in shown, shown + log.read_text()
         assert weights(folder / "runs" / "federation")
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
