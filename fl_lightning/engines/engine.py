@@ -228,6 +228,7 @@ class Engine(ABC):
             state=state.method,
             moments=state.moments,
             tasks=state.tasks,
+            relabel=None if method.hostile is None else method.hostile.batch,
         )
         keeps = not request.receives
         local = {name: tensor for name, tensor in state.weights.items() if keeps or name not in self._replaced}

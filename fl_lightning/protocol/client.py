@@ -118,6 +118,7 @@ class Client:
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer, the mean over this visit's steps, once client_start is done
     resting: Sequence[str] = ()  # weights that the present local step does not change
+    relabel: Callable[[Batch, Self], Batch] | None = None  # gives a batch the labels that it trains on; None: its own
     # Lambdas, as a compiled local step makes a client, and the compiler does not support dict[str, Any]().
     # Tensors by name, or by group and name, as in state["variate"]["classifier.weight"].
     broadcast: dict[str, Any] = field(default_factory=lambda: {})  # received in addition to the weights
@@ -140,15 +141,18 @@ class Client:
 
     def batches(self) -> Iterator[Batch]:
         """This visit's batches, from the start, the same at every call."""
-        return self._samples().batches(self.index, self.round, self.num_steps)
+        return self._labeled(self._samples().batches(self.index, self.round, self.num_steps))
 
     def epoch(self, purpose: str) -> Iterator[Batch]:
         """One pass over its training samples in an order drawn for the purpose, with short batches padded."""
-        return self._samples().epoch(self.index, self.round, purpose)
+        return self._labeled(self._samples().epoch(self.index, self.round, purpose))
 
     def samples(self) -> Iterator[Batch]:
         """Its training samples, each once and without randomness."""
-        return self._samples().client_samples(self.index)
+        return self._labeled(self._samples().client_samples(self.index))
+
+    def _labeled(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        return batches if self.relabel is None else (self.relabel(batch, self) for batch in batches)
 
     def _samples(self) -> ClientBatches:
         if self.data is None:

@@ -1,5 +1,7 @@
 """Robust rules and hostile clients in the rounds of methods: against plain loops, under every engine, over a stop."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -84,8 +86,10 @@ def test_hostile_clients_in_the_mean(tiny, hostile, weighting):
     tiny.assert_same(method.net, net)
 
 
-def test_label_flip_trains_on_other_labels(tiny, monkeypatch):
-    """A run whose data has the flipped labels gives the same bits; the loss reads the flipped counts, too."""
+@pytest.mark.parametrize("method", [FedAvg, partial(FedCurv, penalty=1.0), partial(SCAFFOLD, option="I")])
+def test_label_flip_trains_on_other_labels(tiny, method):
+    """A run of which the data have the flipped labels gives the same bits; the loss reads the flipped counts, too, and hooks
+    that go through a client's samples see the flipped labels."""
     data, hostile = tiny.new_data(), LabelFlip(0.4)
     flipped, named = tiny.new_data(), hostile.clients(5, 0)
     flipped.setup()
@@ -94,7 +98,7 @@ def test_label_flip_trains_on_other_labels(tiny, monkeypatch):
         flipped.train_set.targets[rows] = 3 - flipped.train_set.targets[rows]
         for counts in (flipped.label_counts, flipped.train_label_counts):
             counts[client] = counts[client].flip(0)
-    tiny.assert_same(tiny.train(FedAvg, data, hostile=hostile).net, tiny.train(FedAvg, flipped).net, atol=0)
+    tiny.assert_same(tiny.train(method, data, hostile=hostile).net, tiny.train(method, flipped).net, atol=0)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "captured"])
