@@ -11,7 +11,7 @@ from functools import partial
 from math import nan
 from typing import NamedTuple
 
-from benchmarks.measurements import Table, compare, memory_growth, population_growth, start_up, two_processes
+from benchmarks.measurements import Table, analysis_share, compare, memory_growth, population_growth, start_up, two_processes
 from benchmarks.programs import ProgramFailed
 
 
@@ -31,6 +31,8 @@ LIMITS = (
     Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.1),
     Limit("W1, two processes to one", two_processes, "two processes", "to first", 0.62),
     Limit("a round of 100,000 clients to one of 1,000", population_growth, "W5-100000", "to first", 1.1),
+    Limit("a round of 1,000,000 clients to one of 1,000", population_growth, "W5-1000000", "to first", 1.1),
+    Limit("W6, what analysis adds", analysis_share, "analysis on", "share", 0.3),
     Limit("growth of memory from round 100 to the last", memory_growth, 1000, "growth", 0.01),
     Limit("--help to the import of Lightning", start_up, "fl-lightning --help", "to first", 1.5),
     Limit("first round of W2 to the import of Lightning", start_up, "first round of W2", "to first", 1.5),
