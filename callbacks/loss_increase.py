@@ -19,9 +19,9 @@ class LossIncrease(FederatedCallback):
     starts from on D_i, and the loss after is the mean over the clients j of round t of that of client j's model on D_i.
     ``forgetting/loss_before``, ``forgetting/loss_after`` and ``forgetting/loss_increase``, after less before, are their means
     over i, in nats; the increases by model and data are the tensor ``clients/loss_increase`` (K, clients of round t - 1).
-    Data are not augmented. Round 1 has no round before it. Models whose logits are not finite are left out, as they are of the
-    round. Where clients keep personal models, the loss before is the mean over these. Every model is asked for all samples of
-    those clients, and all its logits are held at once.
+    Data are not augmented; on a stream, D_i is what client i has in round t. Round 1 has no round before it. Models whose
+    logits are not finite are left out, as they are of the round. Where clients keep personal models, the loss before is the
+    mean over these. Every model is asked for all samples of those clients, and all its logits are held at once.
 
     For its comparison of methods the paper sets FedReg's gamma to 1 and starts the clients of FedAvg in every round from
     FedReg's global model. With ``fedavg`` the due rounds of a run of FedReg fit their clients a second time, from the weights

@@ -9,7 +9,7 @@ from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.checks import check_range
 from fl_lightning.models.network import classifier_of
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import NetInputs
+from fl_lightning.protocol import NetInputs, overridden
 
 
 class Probe(FederatedCallback):
@@ -20,7 +20,8 @@ class Probe(FederatedCallback):
         samples: how many; all if there are fewer.
 
     Raises:
-        ValueError: if ``samples`` is below 2; before the fit, if there are no test samples or the net does not fit.
+        ValueError: if ``samples`` is below 2; before the fit, if there are no test samples, the net does not fit, or
+            clients keep models of their own and are compared with the global one.
     """
 
     def __init__(self, every: int = 10, rounds: list[int] | None = None, samples: int = 256) -> None:
@@ -33,6 +34,11 @@ class Probe(FederatedCallback):
             raise ValueError(
                 f"callback {type(self).__name__} measures models on test samples, and data.source has none: give it a test "
                 "set, or leave the callback out"
+            )
+        if module.keeps_models and overridden(self, FederatedCallback.on_cohort_fit_end):
+            raise ValueError(
+                f"callback {type(self).__name__} compares clients' models with the global one, from which clients of "
+                f"{type(module).__name__} do not start: leave the callback out"
             )
 
     def wants_models(self, round: int) -> bool:

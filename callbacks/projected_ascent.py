@@ -45,7 +45,8 @@ class ProjectedAscent(FederatedCallback):
 
     Raises:
         ValueError: if a value is out of range; as a fit starts, if there is no such client or no other, no global model or no
-            validation samples, the run has a defence, or something may end it before its last round.
+            validation samples, clients use models of their own, the run has a defence, or something may end it before its last
+            round.
     """
 
     needs_classes = True
@@ -70,6 +71,11 @@ class ProjectedAscent(FederatedCallback):
         check_forgotten(self, self.client, module)
         if not module.data.has_validation:
             raise ValueError("callback ProjectedAscent stops by validation samples: set data.val_fraction above 0")
+        if module.keeps_models:
+            raise ValueError(
+                "callback ProjectedAscent begins from the models that clients send, and clients of "
+                f"{type(module).__name__} use models of their own: leave it out"
+            )
         if module.privacy is not None:
             raise ValueError(
                 f"callback ProjectedAscent: model.privacy is {module.privacy!r}, and the ascent adds no noise: leave it out"
@@ -92,8 +98,8 @@ class ProjectedAscent(FederatedCallback):
         by_samples = module.server_weighting == "n_weighted"
         counts = [float(module.data.num_train(models.clients[position])) if by_samples else 1.0 for position in others]
         vectors = models.evaluate(lambda net: _flat(module, net))[others]
-        weights = vectors.new_tensor(counts)
-        self._others = (weights / weights.sum()) @ vectors
+        weights = vectors.new_tensor(counts, dtype=torch.float64)  # in which autocast leaves the product as it is
+        self._others = ((weights / weights.sum()) @ vectors.double()).to(vectors.dtype)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         net = self.erased = copy.deepcopy(module.net)

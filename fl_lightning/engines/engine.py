@@ -128,7 +128,11 @@ class Engine(ABC):
         counted = [(visit.client, outcome) for visit, outcome in zip(visits, outcomes, strict=True) if visit.client in clients]
         kept = [client for client, outcome in counted if outcome.has_state]
         cleared = [client for client, outcome in counted if not outcome.has_state]
-        models = self._models(visits, share.models, before) if share.models is not None else None
+        finite = [position for position, outcome in enumerate(outcomes) if outcome.is_finite]
+        models = None
+        if share.models is not None and finite:
+            after, before = _at(finite, share.models), before and _at(finite, before)
+            models = self._models([visits[position] for position in finite], after, before)
         probes = [probe for position, probe in sorted(share.probes.items()) if visits[position].client in clients]
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
@@ -245,8 +249,8 @@ class Engine(ABC):
         states = {position: self._states.read(visits[position].client) for position in positions}
         return {position: self.used_model(self.sent_down, state) for position, state in states.items()}
 
-    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels | None:
-        """The models of these visits, by position; None if there are none."""
+    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
+        """The models of these visits, by position."""
         received = partial(evaluate_net, self.method.net)
         of_models, of_models_before = (
             None if models is None else {position: partial(_evaluate, self, model) for position, model in models.items()}
@@ -382,6 +386,11 @@ def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> li
     if size == 1:
         return [list(range(len(visits)))]
     return split_by_work([method.expected_work(visit.client) for visit in visits], size)
+
+
+def _at(positions: Sequence[int], models: dict[int, State]) -> dict[int, State]:
+    """The models at these positions, as far as they are here, numbered anew."""
+    return {new: models[old] for new, old in enumerate(positions) if old in models}
 
 
 def _evaluate(engine: Engine, model: State, function: Callable[[Any], Tensor]) -> Tensor:

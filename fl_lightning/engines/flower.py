@@ -112,14 +112,10 @@ class FlowerEngine(Engine):
         """Nothing: the sites show their settings before, and states of clients take no space here."""
         return 0
 
-    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels | None:
-        there = [(visits[position], model) for position, model in sorted(after.items()) if model]
-        if not there:
-            return None
-        answered, models = [visit for visit, _ in there], [model for _, model in there]
-        found = super()._models(answered, dict(enumerate(models)), before)
-        asked = partial(self._accuracies, self.method.round, [visit.client for visit in answered], models)
-        return None if found is None else replace(found, accuracies_at_sites=asked)
+    def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
+        models = super()._models(visits, after, before)
+        asked = partial(self._accuracies, self.method.round, models.clients, [after[position] for position in sorted(after)])
+        return replace(models, accuracies_at_sites=asked)
 
     def _accuracies(self, round: int, clients: Sequence[int], models: Sequence[State]) -> tuple[Tensor, Tensor]:
         """Accuracies on the validation parts of K clients: of the global model, (K,), and of each of their models, (K, K).

@@ -1,6 +1,7 @@
 """Measures of forgetting: across clients within a round, and from round to round."""
 
 from collections.abc import Mapping
+from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -154,7 +155,8 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
 
     ``F = (1/C) sum_c max_{1 <= t < T} (A_t^c - A_T^c)`` (equation 2 of the Flashback paper, with its "arg max" read as the
     maximum; backward transfer as the FedNTD paper adapts it). Positive is forgetting; a class that is at its best in round T
-    counts with its gain, below 0. Classes that are NaN are left out of the sum and of C.
+    counts with its gain, below 0. Rounds in which a class is NaN are left out of its maximum; classes without a value in
+    round T, or without any before, are left out of the sum and of C.
 
     Args:
         accuracies: (T, C) per-class accuracy of the global model after rounds 1 to T, or after those that were evaluated.
@@ -172,7 +174,8 @@ def forgetting_from_best(accuracies: Tensor) -> Tensor:
         tensor(0.1250)
     """
     _check_rounds(accuracies)
-    return (accuracies[:-1].amax(dim=0) - accuracies[-1]).nanmean()
+    best = reduce(torch.fmax, accuracies[:-1])  # of the rounds in which a class was measured
+    return (best - accuracies[-1]).nanmean()
 
 
 def _check_rounds(accuracies: Tensor) -> None:

@@ -42,8 +42,8 @@ def centred_gram(representation: Tensor) -> Tensor:
                 [-1.,  1.]])
     """
     flat = at_least_float32(representation.flatten(1))
-    flat = flat - flat.mean(dim=0)
-    return torch.mm(flat, flat.T)
+    centred = (flat - flat.mean(dim=0)).double()  # which autocast leaves as it is
+    return torch.mm(centred, centred.T).to(flat.dtype)
 
 
 def gram_cka(first: Tensor, second: Tensor) -> Tensor:

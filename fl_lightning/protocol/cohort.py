@@ -44,7 +44,7 @@ class RoundReport:
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
     norms: list[float]  # of each client's update: the sent weights and buffers less the global ones; 0 if nothing was sent
-    lost: bool = False  # whether nothing of the round counts, as more than half of the senders have no finite update
+    lost: bool = False  # whether nothing of the round counts, as too few of the senders have a finite update
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
     missing: list[int] | None = None  # drawn, but not in ``clients``: late, or with a lost upload; None without devices
     seconds: float | None = None  # simulated time of the round; None: visits take no time
@@ -83,7 +83,7 @@ class CohortModels:
     """The cohort's models after their local fits, for evaluation only: the models cannot be kept.
 
     Args:
-        clients: indices of the clients, in the order of the results.
+        clients: indices of the clients, in the order of the results, without those with a non-finite update or state.
         evaluate_one: by position in ``clients``, of each model; missing for models in another process.
         evaluate_received: of the global model that the round started from.
         sum_over_ranks: adds a tensor up over the processes.

@@ -10,8 +10,8 @@ from fl_lightning.checks import check_choice
 from fl_lightning.forgetting import DEFINITIONS, Definition, Matrix
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.log import Log
-from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds
-from fl_lightning.report.study import Spread, Study, common_curve
+from fl_lightning.report.measured_rounds import class_curves, class_names, client_forgetting_rounds
+from fl_lightning.report.study import Spread, Study
 from fl_lightning.report.tables import DASH, Table, means_and_sds, spread
 
 _NEEDED: dict[Matrix, str] = {
@@ -109,9 +109,9 @@ def _logged_changes(log: Log, name: str) -> dict[int, Tensor]:
 
 
 def _class_accuracies(log: Log) -> Tensor:
-    """(T, C), after the evaluated rounds from 1 on in which every class was measured."""
-    curves = [log.scalars[f"class_accuracy/{name}"].after(0) for name in class_names(log)]
-    return torch.from_numpy(common_curve(curves)[1].T).float() if curves else torch.empty(0)
+    """(T, C), after the evaluated rounds from 1 on; NaN where a class had not arrived."""
+    rounds, accuracies = class_curves(log, class_names(log))
+    return torch.from_numpy(accuracies[:, rounds > 0].T).float()
 
 
 def _task_tables(log: Log) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import matplotlib
@@ -21,6 +22,7 @@ from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legen
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve, thinned
+from fl_lightning.report.measured_rounds import class_curves
 from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study, common_curve
 
@@ -162,10 +164,10 @@ def draw_classes(groups: Sequence[Group], classes: Sequence[str]) -> Figure:
     """A class-by-round heatmap for each group, mean over seeds (Flashback, Figure 5)."""
     figure, grid = panels(len(groups), height_of(len(classes)))
     for axes, group in zip(grid, groups, strict=True):
-        curves = [[run.log.scalars[f"class_accuracy/{name}"] for name in classes] for run in group.runs]
-        rounds, _ = common_curve([curve for of in curves for curve in of])
+        curves = [class_curves(run.log, classes) for run in group.runs]
+        rounds = reduce(np.intersect1d, [evaluated for evaluated, _ in curves])
         rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-        values = np.mean([[curve.at(rounds) for curve in of] for of in curves], axis=0)
+        values = np.mean([of[:, np.searchsorted(evaluated, rounds)] for evaluated, of in curves], axis=0)
         names, at = list(map(one_line, classes)), [str(round) for round in rounds]
         heatmap(axes, torch.from_numpy(values), names, at, title=group.label, row_title="class", column_title="round")
     return figure

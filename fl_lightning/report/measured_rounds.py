@@ -1,6 +1,6 @@
 """What a log has of clients and classes: of one that is cut off or goes on, a part may be missing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -55,6 +55,19 @@ def class_names(log: Log) -> list[str]:
     """Names of the classes whose accuracy was logged, in their order."""
     prefix = "class_accuracy/"
     return [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
+
+
+def class_curves(log: Log, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rounds (n,), ascending, in which any of some classes was measured, and the accuracies (classes, n) in them.
+
+    A class without one is NaN, as before it arrives.
+    """
+    curves = [log.scalars[f"class_accuracy/{name}"] for name in names]
+    rounds = np.unique(np.concatenate([np.empty(0, np.int64), *(curve.rounds for curve in curves)]))
+    values = np.full((len(curves), len(rounds)), np.nan)
+    for row, curve in zip(values, curves, strict=True):
+        row[np.searchsorted(rounds, curve.rounds)] = curve.values
+    return rounds, values
 
 
 def class_labels(log: Log, count: int) -> list[str]:

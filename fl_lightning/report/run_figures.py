@@ -16,6 +16,7 @@ from fl_lightning.functional import client_forgetting, task_confusion
 from fl_lightning.report.groups import Group
 from fl_lightning.report.log import Log
 from fl_lightning.report.measured_rounds import (
+    class_curves,
     class_labels,
     class_names,
     client_forgetting_rounds,
@@ -161,25 +162,24 @@ def _rows(log: Log, name: str, without: int = 0) -> Callable[[int], tuple[int, i
 
 def _over_rounds(log: Log) -> Iterator[Picture]:
     """Accuracy by class and its drops, which scalars hold; NaN where a class had not come."""
-    curves = [log.scalars[f"class_accuracy/{name}"] for name in class_names(log)]
-    if not curves:
+    rounds, found = class_curves(log, class_names(log))
+    if not len(rounds):
         return
-    rounds = np.unique(np.concatenate([curve.rounds for curve in curves]))
-    values = torch.full((len(curves), len(rounds)), float("nan"), dtype=torch.float64)
-    for row, curve in zip(values, curves, strict=True):
-        row[np.searchsorted(rounds, curve.rounds)] = torch.from_numpy(curve.values)
-    names, last = _arriving(log, len(curves)), rounds[-1:].tolist()
+    values, names, last = torch.from_numpy(found), _arriving(log, len(found)), rounds[-1:].tolist()
 
     def accuracy(round: int) -> Figure:
         return figures.over_rounds(values, names, rounds.tolist(), "Accuracy of the global model by class")
 
+    trained = rounds > 0  # the untrained model has nothing to forget
+
     def drops(round: int) -> Figure:
-        fallen = (values[:, :-1] - values[:, 1:]).clamp_min(0)
+        after = values[:, trained]
         title = "Drop in accuracy since the evaluation before"
-        return figures.over_rounds(fallen, names, rounds[1:].tolist(), title, diverging=True)
+        fallen = (after[:, :-1] - after[:, 1:]).clamp_min(0)
+        return figures.over_rounds(fallen, names, rounds[trained][1:].tolist(), title, diverging=True)
 
     yield Picture("class_accuracy/heatmap", last, accuracy, of_the_run=True)
-    if len(rounds) > 1:
+    if trained.sum() > 1:
         yield Picture("forgetting/drops", last, drops, of_the_run=True)
 
 

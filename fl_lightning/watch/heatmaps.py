@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.report.log import Log, thinned
 from fl_lightning.report.measured_rounds import (
+    class_curves,
     class_labels,
     class_names,
     client_forgetting_rounds,
@@ -18,9 +19,7 @@ from fl_lightning.report.measured_rounds import (
     one_round_rounds,
 )
 from fl_lightning.report.runs import Run
-from fl_lightning.report.study import common_curve
 
-_PREFIX = "class_accuracy/"
 _MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
 _BEFORE, _AFTER = "clients/accuracy_before", "clients/accuracy_after"
 _ROUND_COHORT = "clients/round_cohort"
@@ -100,11 +99,9 @@ def _by_class(log: Log, round: int) -> Heatmap:
 
 
 def _over_rounds(log: Log, round: int) -> Heatmap:
-    rounds = _evaluated(log)
-    rounds = rounds[rounds <= round]
-    rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-    values = np.array([log.scalars[_PREFIX + name].at(rounds) for name in class_names(log)])
-    return Heatmap(class_labels(log, len(values)), list(map(str, rounds)), values, cohort(log, round))
+    rounds, values = class_curves(log, class_names(log))
+    shown = thinned(int(np.searchsorted(rounds, round, side="right")), _MOST_COLUMNS)
+    return Heatmap(class_labels(log, len(values)), list(map(str, rounds[shown])), values[:, shown], cohort(log, round))
 
 
 def _cohorts(log: Log, round: int) -> Heatmap:
@@ -121,12 +118,6 @@ def _cohorts(log: Log, round: int) -> Heatmap:
     values = np.stack(counts, axis=1) / sizes[:, None]
     names = [f"{start} to {start + size - 1}" if size > 1 else str(start) for start, size in zip(starts, sizes, strict=True)]
     return Heatmap(names, list(map(str, rounds)), values, cohort(log, round))
-
-
-def _evaluated(log: Log) -> NDArray[np.int64]:
-    """Rounds that have the accuracy of every class: of the newest one some may not be written yet."""
-    curves = [log.scalars[_PREFIX + name] for name in class_names(log)]
-    return common_curve(curves)[0] if curves else np.empty(0, dtype=np.int64)
 
 
 _BY_CLIENT = ("model of client", "data of client")
@@ -158,7 +149,7 @@ KINDS = {
         "accuracy by class, over rounds",
         "Test accuracy of the global model.",
         ("class", "round"),
-        lambda log: _evaluated(log).tolist(),
+        lambda log: class_curves(log, class_names(log))[0].tolist(),
         _over_rounds,
     ),
     "cohorts": Kind(

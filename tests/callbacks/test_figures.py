@@ -61,6 +61,13 @@ def test_client_forgetting_shows_before_after_and_forgetting_with_means(keeps_mo
     assert "round 40" in figure.get_suptitle()
 
 
+def test_numbers_in_cells():
+    """Without a zero before the point, but with every other digit."""
+    values = torch.tensor([[0.5, -0.25, -0.001], [1.0, -1.0, 10.375]], dtype=torch.float64)
+    figure = client_class_change(values, values > 0, [0, 1], ["a", "b", "c"], "changes")
+    assert [text.get_text() for text in figure.axes[0].texts] == [".50", "-.25", ".00", "1.0", "-1.0", "10.38"]
+
+
 @pytest.mark.parametrize(("clients", "numbers"), [(10, True), (11, False)])
 def test_cells_of_a_papers_column_have_numbers_or_a_colour_bar(clients, numbers):
     """3.25 inches less 6.2 times 8 points for the labels, over 11 or 12 columns, are .23 and .21 inches a cell: -.22 takes .19

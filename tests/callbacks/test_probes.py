@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, FedPer
 from fl_lightning.callbacks import FeatureDrift, ForgettingEvents, HeadByClass, RepresentationSimilarity
 from fl_lightning.data import from_arrays
 from fl_lightning.functional import linear_cka
@@ -233,6 +233,8 @@ def test_what_cannot_be_probed_is_refused(fit):
         fit(FedAvg(new_net()), data, 1, callbacks=[HeadByClass()], precision="64-true")
     with pytest.raises(ValueError, match=r"^callback FeatureDrift needs a net whose last linear layer .* model.net is Wide"):
         fit(FedAvg(Wide()), federation(), 1, callbacks=[FeatureDrift()], precision="64-true")
+    with pytest.raises(ValueError, match=r"^callback RepresentationSimilarity compares .* of FedPer do not start: leave"):
+        fit(FedPer(new_net()), federation(), 1, callbacks=[RepresentationSimilarity()], precision="64-true")
     with pytest.raises(ValueError, match=r"^trainer.callbacks.samples is 1, must be at least 2"):
         HeadByClass(samples=1)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
-from fl_lightning import FedAvg, FederatedDataModule, FedPer, Trainer
+from fl_lightning import Ditto, FedAvg, FederatedDataModule, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback, ProjectedAscent, Unlearning
 from fl_lightning.data import Arrays
 from fl_lightning.models import MLP
@@ -20,9 +20,9 @@ def federation(**settings):
     return FederatedDataModule("digits", **{"num_clients": 4, "clients_per_round": 4, "batch_size": 30, **settings})
 
 
-def fitted(*callbacks, method=None, data=None, rounds=2, **settings):
+def fitted(*callbacks, method=None, data=None, rounds=2, precision="32-true", **settings):
     method = FedAvg(MLP, local_steps=3, **settings) if method is None else method
-    quiet = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    quiet = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu", "precision": precision}
     Trainer(max_steps=rounds, callbacks=[*callbacks], **quiet).fit(method, datamodule=federation() if data is None else data)
     return method
 
@@ -104,6 +104,14 @@ def test_the_last_round_of_a_run_that_ends_early_is_measured():
     assert [round for round, values in kept.logged.items() if "unlearning/rest_accuracy" in values] == [0, 2]
 
 
+def test_reduced_precision():
+    """The ascent is in full precision, from the mean of weights that are in full precision."""
+    kept, ascent = Kept(), ProjectedAscent(CLIENT, 1e-4, epochs=1)
+    fitted(kept, ascent, precision="bf16-mixed", server_weighting="uniform")
+    mean = sum(kept.models[client] for client in range(4) if client != CLIENT) / 3
+    assert (vector(ascent.erased) - mean).norm() < 2e-4
+
+
 @pytest.mark.parametrize("weighting", ["n_weighted", "uniform"])
 def test_the_erased_net_is_that_of_a_loop(weighting):
     """Two passes of ascent with momentum 0.9 from the other clients' mean, projected onto the ball after each step."""
@@ -166,6 +174,7 @@ def one_set(**settings):
         (lambda: ProjectedAscent(0, 1.0, epochs=0), "ProjectedAscent.epochs is 0"),
         (lambda: ProjectedAscent(0, 1.0, learning_rate=0.0), r"ProjectedAscent.learning_rate is 0\.0"),
         (lambda: fitted(ProjectedAscent(0, 1.0), data=federation(val_fraction=0.0)), "ProjectedAscent stops by validation"),
+        (lambda: fitted(ProjectedAscent(0, 1.0), method=Ditto(MLP)), "clients of Ditto use models of their own: leave it out"),
         (lambda: fitted(ProjectedAscent(0, 1.0), privacy=DPSGD(1.0)), "ProjectedAscent: model.privacy is .*adds no noise"),
         (
             lambda: fitted(ProjectedAscent(0, 1.0), EarlyStopping("val/accuracy")),

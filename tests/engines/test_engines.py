@@ -644,6 +644,27 @@ class Poison(FederatedCallback):
             module.data.train_set.inputs[module.data.shards.train_indices(2)[0]] = float("inf")
 
 
+class PoisonAndWatch(Poison):
+    """Asks for the cohort's models, too."""
+
+    def wants_models(self, round):
+        return True
+
+    def on_cohort_fit_end(self, trainer, module, round, models):
+        inputs = module.data.evaluation.test_inputs()
+        self.seen = models.clients, models.predict(inputs), models.predict_before(inputs)
+
+
+@pytest.mark.parametrize(("engine", "method"), [("sequential", KeepsCount), ("vectorized", FedAvg), ("captured", FedAvg)])
+def test_callbacks_do_not_see_a_model_that_is_not_finite(fit, engine, method):
+    watch = PoisonAndWatch()
+    run(fit, Case(method, mlp, ragged, momentum), engine, callbacks=[watch])
+    clients, after, before = watch.seen
+    assert clients == [1, 3, 4]
+    assert after.isfinite().all()
+    assert len(after) == len(before) == 3
+
+
 @pytest.mark.parametrize(
     ("engine", "method"),
     [

@@ -35,6 +35,14 @@ def cells(out):
         return list(csv.DictReader(file))
 
 
+def test_classes_that_arrive(write_run, no_pictures, tmp_path):
+    """The dog comes in round 4, with the cat at .25 after .75: a drop of 1/2, of (0, 1/2) from round to round."""
+    write_run("all", {1: 0.25, 4: 0.5}, scalars={**CLASSES, "class_accuracy/dog": {4: 0.5}})
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,flashback_round")
+    (row,) = cells(tmp_path / "report")
+    assert [float(row[f"{name}_mean"]) for name in ("flashback", "flashback_round")] == [0.5, 0.25]
+
+
 def test_every_kind_of_matrix(run_of_all_kinds, no_pictures, tmp_path):
     """Clients: 1/8 in rounds 2 and 4, round 1 left out; worst 1/4 in both. Classes: from .75 to .25 and a gain from .25 to .5,
     the untrained round left out; F_t of (0, 1/4), (1/2, 0).

@@ -81,9 +81,11 @@ def test_of_a_run_that_goes_on_all_curves_are_drawn(write_run, main, tmp_path):
 
 
 def test_numbers_of_the_pictures():
-    """Values by hand: a class that comes in round 3 is unknown before, a gain is no drop, task 2 builds on one of client 4."""
+    """Values by hand: a class that comes in round 3 is unknown before, a gain is no drop, nor is one from the untrained model.
+    Task 2 builds on one of client 4."""
     nan = float("nan")
-    curves = {"cat": Curve(np.array([1, 2, 3]), np.array([0.75, 0.25, 0.5])), "owl": Curve(np.array([3]), np.array([1.0]))}
+    cat = Curve(np.array([0, 1, 2, 3]), np.array([1.0, 0.75, 0.25, 0.5]))
+    curves = {"cat": cat, "owl": Curve(np.array([3]), np.array([1.0]))}
     counts, shares = [[2, 0], [1, 1]], [[1, 0], [0.5, 0.5]]
     tensors = {
         "clients/personal_accuracy": [0.5, nan, 1.0],
@@ -105,7 +107,7 @@ def test_numbers_of_the_pictures():
     )
     drawn = {picture.tag: picture.draw(picture.chosen([])[0]) for picture in pictures(log)}
     heatmaps = {
-        "class_accuracy/heatmap": [[0.75, 0.25, 0.5], [nan, nan, 1.0]],
+        "class_accuracy/heatmap": [[1.0, 0.75, 0.25, 0.5], [nan, nan, nan, 1.0]],
         "forgetting/drops": [[0.5, 0.0], [nan, nan]],
         "tasks/accuracy_table": [[0.75, nan], [0.25, 0.5]],
         "tasks/confusion": shares,
