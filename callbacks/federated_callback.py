@@ -35,13 +35,25 @@ class FederatedCallback(RoundCallback):
     needs_classes: bool = False
     """Whether it measures only where each sample has one class (:class:`fl_lightning.objectives.SingleLabel`)."""
     kept: Sequence[str] = ()
-    """Attributes that a checkpoint has, of numbers, texts, tensors and plain containers; in it without a leading underscore."""
+    """Attributes that a checkpoint has, of numbers, texts, tensors and plain containers; in it without a leading underscore.
+
+    A new run begins with their first values, also where another trainer had the callback before.
+    """
+
+    _first_state: dict[str, Any] | None = None
 
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
         check_range(f"{self.key}.every", every, at_least=0, hint="rounds, 0 is never")
         check_each(f"{self.key}.rounds", rounds or (), at_least=0)
         self.every, self.rounds = every, frozenset(rounds or ())
+
+    def setup(self, trainer: Trainer, module: FederatedModule, stage: str) -> None:
+        """Forget an earlier run; Lightning loads the state of a checkpoint later."""
+        if self._first_state is None:
+            self._first_state = self.state_dict()
+        elif stage == "fit" and trainer.global_step == 0:
+            self.load_state_dict(self._first_state)
 
     def due(self, round: int) -> bool:
         """Whether this round is one of the chosen ones."""

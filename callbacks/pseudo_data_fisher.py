@@ -55,6 +55,7 @@ class PseudoDataFisher(FederatedCallback):
                 f"{self.key} has PseudoDataFisher, model is {type(module).__name__}, but only FedReg makes pseudo data: "
                 "leave the callback out"
             )
+        super().setup(trainer, module, stage)
 
     def reads_clients(self, module: FederatedModule) -> bool:
         return self.chooses

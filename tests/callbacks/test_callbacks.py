@@ -20,6 +20,7 @@ from fl_lightning.callbacks import (
     PerClassAccuracy,
     PseudoDataFisher,
     RoundForgetting,
+    RunSummary,
 )
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.report.log import read_log
@@ -235,6 +236,25 @@ def test_what_has_been_counted_survives_a_resume(kind):
     for name, value in callback.state_dict().items():
         restored = other.state_dict()[name]
         assert torch.equal(restored, value) if isinstance(value, torch.Tensor) else restored == value, name
+
+
+def test_another_run_starts_anew(fit, toy_data, tmp_path):
+    """The same objects under a second trainer log and keep what new ones do; from a checkpoint they go on."""
+
+    def run(callbacks, rounds, ckpt_path=None):
+        torch.manual_seed(0)
+        method = FedAvg(nn.Linear(4, 3).double())
+        return fit(method, toy_data(monitor_test=1), rounds, ckpt_path, precision="64-true", callbacks=callbacks), method.newest
+
+    def new():
+        return [Communication(), RoundForgetting(), PerClassAccuracy(), RunSummary()]
+
+    used, once = new(), new()
+    trainer, _ = run(used, 3)
+    trainer.save_checkpoint(tmp_path / "3.ckpt")
+    assert run(used, 2)[1] == run(once, 2)[1]
+    assert used[-1].state_dict() == once[-1].state_dict()
+    assert run(used, 4, tmp_path / "3.ckpt")[1] == run(new(), 4)[1]
 
 
 def test_figures_are_not_blank(watched):
