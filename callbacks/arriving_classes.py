@@ -9,6 +9,7 @@ from torch import Tensor
 from fl_lightning.callbacks.class_names import class_names, class_rounds
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import classes_after_tasks, task_confusion_table, task_table
+from fl_lightning.evaluation.reference_sets import evaluated_weights
 from fl_lightning.functional import (
     average_forgetting,
     backward_transfer,
@@ -57,6 +58,10 @@ class ArrivingClasses(FederatedCallback):
         progress = module.tasks.class_progress()
         if progress is None or not progress.is_over or not module.data.evaluation.monitors_test:
             return
+        with evaluated_weights(trainer, module):
+            self._measure(trainer, module, progress, round)
+
+    def _measure(self, trainer: Trainer, module: FederatedModule, progress: ClassProgress, round: int) -> None:
         data, task = module.data, progress.task
         num_tasks, num_classes = data.class_streams.num_tasks, len(data.classes)
         logits = predict_in_batches(module.net, data.eval_batch_size, data.evaluation.test_inputs())

@@ -17,6 +17,7 @@ from fl_lightning.callbacks.federated_callback import write_net
 from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.checks import check_range
+from fl_lightning.evaluation.reference_sets import evaluated_weights
 from fl_lightning.functional import forgetting_from_best
 from fl_lightning.functional.class_gaussians import ClassMoments, class_moments, draw_features, pooled_moments
 from fl_lightning.functional.random_streams import torch_stream
@@ -85,6 +86,10 @@ class CCVR(HeadProbe):
             check_gives_outputs(head_of(module.net), module.net, inputs, user, "leave the callback out")
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
+        with evaluated_weights(trainer, module):
+            self._measure(trainer, module)
+
+    def _measure(self, trainer: Trainer, module: FederatedModule) -> None:
         with trainer.precision_plugin.val_step_context():
             parts = [_moments(module, client) for client in range(module.data.num_clients)]
         net = self.calibrated = self._calibrated(module, pooled_moments(parts))

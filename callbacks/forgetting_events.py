@@ -8,6 +8,7 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.callbacks.probe import Probe
+from fl_lightning.evaluation.reference_sets import evaluated_weights
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import predict_in_batches
 
@@ -42,7 +43,8 @@ class ForgettingEvents(Probe):
         if not self.due(round) or not module.has_global_model:
             return
         inputs, targets = self.probe_samples(module)
-        logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
+        with evaluated_weights(trainer, module):
+            logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
         is_right, targets = (logits.argmax(dim=1) == targets).cpu(), targets.cpu()
         was_right = torch.zeros_like(is_right) if self._was_right is None else self._was_right
         ever = torch.zeros_like(is_right) if self._was_ever_right is None else self._was_ever_right

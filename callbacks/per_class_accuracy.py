@@ -23,8 +23,9 @@ class PerClassAccuracy(FederatedCallback):
     Args:
         every, rounds: rounds of the heatmap.
         clients_every: rounds of ``class_accuracy/one_round`` (Figure 2): the global model before, each client after its fit,
-            the global model after. It asks every client's model for the whole test set. 0, the default, for never. Its numbers
-            are the tensors ``clients/class_accuracy`` (1 + K + 1, C) and ``clients/class_cohort`` (K,), the clients.
+            the global model after, both without averages over rounds. It asks every client's model for the whole test set. 0,
+            the default, for never. Its numbers are the tensors ``clients/class_accuracy`` (1 + K + 1, C) and
+            ``clients/class_cohort`` (K,), the clients.
     """
 
     key = "callbacks.per_class_accuracy"

@@ -15,7 +15,6 @@ from fl_lightning.evaluation.reference_sets import (
     evaluated_weights,
     held_references,
     named_sources,
-    weight_averages,
 )
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, predict_in_batches
@@ -87,8 +86,6 @@ class ReferenceAccuracy(FederatedCallback):
 
     def on_train_batch_end(self, trainer: Trainer, module: FederatedModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.due(trainer.global_step):
-            for average in weight_averages(trainer):  # takes each round once, and this one perhaps only after this callback
-                average.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
             with evaluated_weights(trainer, module):
                 self._measure(trainer, module, trainer.global_step)
 

@@ -5,6 +5,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.evaluation.reference_sets import evaluated_weights
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.membership import membership_auc
 from fl_lightning.module import FederatedModule
@@ -61,11 +62,13 @@ class Unlearning(FederatedCallback):
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         if self.due(round):
-            self._measure(trainer, module, round)
+            with evaluated_weights(trainer, module):
+                self._measure(trainer, module, round)
 
     def on_train_end(self, trainer: Trainer, module: FederatedModule) -> None:
         if self.last_is_missing(trainer):
-            self._measure(trainer, module, trainer.global_step)
+            with evaluated_weights(trainer, module):
+                self._measure(trainer, module, trainer.global_step)
 
     def _measure(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         evaluation, objective = module.data.evaluation, module.data.objective

@@ -55,16 +55,13 @@ def held_references(
     return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data, method.net) for name, one in sets.items()}
 
 
-def weight_averages(trainer: Trainer) -> list[WeightAveraging]:
-    """Lightning's callbacks that average the server's weights over rounds: EMA and SWA."""
-    return [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
-
-
 @contextmanager
 def evaluated_weights(trainer: Trainer, method: LightningModule) -> Iterator[None]:
-    """In the block the method has the weights that validation reads: their average, where a callback makes one."""
-    averages = weight_averages(trainer)
+    """In the block the method has the weights that validation reads: their average, where EMA or SWA of Lightning makes one."""
+    averages = [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
     for average in averages:
+        # Takes each round once, and this one perhaps only after the callback that asks.
+        average.on_train_batch_end(trainer, method, None, None, 0)
         average.on_validation_epoch_start(trainer, method)
     try:
         yield

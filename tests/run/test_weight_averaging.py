@@ -5,9 +5,12 @@ import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, WeightAveraging
 from torch import nn
 
-from fl_lightning import FedAvg, Trainer
-from fl_lightning.callbacks import FederatedCallback
+from fl_lightning import FedAvg, FederatedDataModule, Trainer
+from fl_lightning.callbacks import CCVR, ArrivingClasses, FederatedCallback, ForgettingEvents, Unlearning
 from fl_lightning.data import from_arrays
+from fl_lightning.models import MLP
+from fl_lightning.protocol import predict_in_batches
+from fl_lightning.tasks import ClassLearner, ClassStream
 
 ROUNDS, DECAY = 4, 0.9
 
@@ -60,3 +63,32 @@ def test_it_is_an_option_of_the_command_line(main, tmp_path):
     assert not torch.equal(
         stored["state_dict"]["net.classifier.weight"], stored["current_model_state"]["net.classifier.weight"]
     )
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["EMA first", "EMA last"])
+def test_callbacks_measure_the_average(last):
+    """As validation does, whichever callback comes first."""
+    torch.manual_seed(0)
+    method, average = FedAvg(MLP, local_steps=3), EMAWeightAveraging(decay=0.5)
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=4, monitor_test=1)
+    others = [Unlearning(client=0), CCVR(features=10, epochs=1), ForgettingEvents(every=0, rounds=[3], samples=10_000)]
+    fit_digits(method, data, [*others, average] if last else [average, *others])
+    accuracy = method.newest["test/accuracy"]
+    assert method.newest["ccvr/accuracy_before"] == pytest.approx(accuracy)
+    assert method.newest["events/never_learned"] == pytest.approx(1 - accuracy)
+    inputs, targets, _ = data.evaluation.training_samples([0])
+    right = predict_in_batches(method.net, 500, inputs).argmax(dim=1) == targets
+    assert method.newest["unlearning/forget_accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+def test_classes_that_arrive_are_scored_by_the_average():
+    torch.manual_seed(0)
+    method = FedAvg(MLP, local_steps=3, tasks=ClassLearner(rounds_per_task=2))
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=4, monitor_test=1, tasks=ClassStream(num_tasks=2))
+    fit_digits(method, data, [ArrivingClasses(), EMAWeightAveraging(decay=0.5)])
+    assert method.newest["tasks/accuracy"] == pytest.approx(method.newest["test/accuracy"])
+
+
+def fit_digits(method, data, callbacks):
+    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    Trainer(max_steps=4 if data.tasks else 3, val_check_interval=1, callbacks=callbacks, **quiet).fit(method, datamodule=data)
