@@ -37,9 +37,9 @@ class CCVR(HeadProbe):
     Every client sends the count, the mean and the covariance of its training samples' features for each class that it holds.
     The server pools them, draws features from ``N(mu_c, Sigma_c)`` and trains the last linear layer on them by cross entropy,
     from its final weights. ``ccvr/accuracy`` is the test accuracy of this net, ``ccvr/accuracy_before`` that of the run's;
-    ``ccvr/from_best`` and ``ccvr/from_best_before`` are F of both, against the best evaluations of the run, where the test set
-    is evaluated in the run. ``ccvr/bytes_up`` are the moments of all clients, with the symmetric covariance once, in float32;
-    ``ccvr/bytes_down`` the net that each client needs for them. Neither is part of ``communication/...``.
+    ``ccvr/from_best`` and ``ccvr/from_best_before`` are F of both, against the best evaluations before the last round, where
+    :class:`RoundForgetting` has some. ``ccvr/bytes_up`` are the moments of all clients, with the symmetric covariance once,
+    in float32; ``ccvr/bytes_down`` the net that each client needs for them. Neither is part of ``communication/...``.
 
     The run keeps its weights. The calibrated net is :attr:`calibrated` and, where the run has a folder, ``ccvr.pt`` in it,
     which ``model.initial_weights`` takes.
@@ -144,11 +144,12 @@ def _bytes_sent(moments: ClassMoments) -> int:
 
 
 def _scores(trainer: Trainer, module: FederatedModule, net: nn.Module) -> dict[str, Tensor]:
-    """Test accuracy, and F against the best evaluations of the run, if it evaluates the test set."""
+    """Test accuracy, and F against the best evaluations before the last round, if the run evaluates the test set."""
     evaluation, objective, num_classes = module.data.evaluation, module.data.objective, len(module.data.classes)
     targets = evaluation.test_targets()
     logits = predict_in_batches(net, module.data.eval_batch_size, evaluation.test_inputs())
-    best = [one.best for one in callbacks_of(trainer) if isinstance(one, RoundForgetting) and one.best is not None]
+    found = [one.best_before(trainer.global_step) for one in callbacks_of(trainer) if isinstance(one, RoundForgetting)]
+    best = [one for one in found if one is not None]
     by_class = objective.score_by_unit(logits, targets, num_classes).cpu()
     drops = {"from_best": forgetting_from_best(torch.stack([best[0], by_class]))} if best else {}
     return {"accuracy": objective.score(logits, targets), **drops}

@@ -38,7 +38,7 @@ class RoundForgetting(FederatedCallback):
         check_range(f"{self.key}.clients_every", clients_every, at_least=0, hint="rounds, 0 is never")
         self.clients_every = clients_every
         self._previous: tuple[int, Tensor] | None = None  # round, per-class accuracy (C,)
-        self.best: Tensor | None = None  # (C,), highest accuracy of each class after round 1 or later
+        self.best: Tensor | None = None  # (C,), highest accuracy of each class before the newest evaluation, without round 0
         self._drops: dict[int, Tensor] = {}  # round -> (C,)
 
     def wants_models(self, round: int) -> bool:
@@ -68,12 +68,18 @@ class RoundForgetting(FederatedCallback):
             name = "forgetting/round" if gap == 1 else f"forgetting/every_{gap}"
             module.log_round({name: round_forgetting(before, accuracy)}, round)
             self._drops[round] = (before - accuracy).clamp_min(0)
+        self.best = self.best_before(round)
         if self.best is not None:
             module.log_round({"forgetting/from_best": forgetting_from_best(torch.stack([self.best, accuracy]))}, round)
-        self.best = accuracy if self.best is None else torch.fmax(self.best, accuracy)
         self._previous = (round, accuracy)
         if self._drops and self.due_or_last(trainer, round):
             values = torch.stack(list(self._drops.values()), dim=1)
             title = "Drop in accuracy since the evaluation before"
             figure = over_rounds(values, class_names(module), list(self._drops), title, diverging=True)
             log_figure(trainer, "forgetting/drops", figure, round)
+
+    def best_before(self, round: int) -> Tensor | None:
+        """(C,), highest accuracy of each class in the evaluations before a round that is the newest or later; None: of none."""
+        if self._previous is None or self._previous[0] == round:
+            return self.best
+        return self._previous[1] if self.best is None else torch.fmax(self.best, self._previous[1])

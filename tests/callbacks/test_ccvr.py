@@ -81,7 +81,7 @@ def test_the_last_layer_is_that_of_a_loop():
 
 
 def test_scores_are_those_of_both_nets():
-    """Accuracy by hand, F of each class's best evaluation less what the net has, mean over classes."""
+    """Accuracy by hand, F of each class's best evaluation before less what the net has, mean over classes."""
     method = fitted(callback := CCVR(), forgetting := RoundForgetting(every=0))
     data = method.data
     inputs, targets = data.preparation.for_evaluation(data.test_set.inputs), data.test_set.targets
@@ -92,6 +92,7 @@ def test_scores_are_those_of_both_nets():
         drops = [forgetting.best[label] - right[targets == label].mean() for label in range(10)]
         assert method.newest[f"ccvr/from_best{ending}"] == pytest.approx(float(sum(drops) / 10))
     assert method.newest["ccvr/accuracy_before"] == pytest.approx(method.newest["test/accuracy"])
+    assert method.newest["ccvr/from_best_before"] == pytest.approx(method.newest["forgetting/from_best"])
     assert not torch.equal(callback.calibrated.classifier.weight, method.net.classifier.weight)
 
 
