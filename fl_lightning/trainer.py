@@ -6,7 +6,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ProgressBar
 
 from fl_lightning.callbacks import RoundProgressBar, RunSummary
 from fl_lightning.run.quiet_lightning import quiet_lightning
@@ -73,6 +73,8 @@ class Trainer(pl.Trainer):
 
 def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
     """The callbacks with the bar, unless they have one, followed by the final table."""
+    # First those that end a run, so that the others know their last evaluation and draw it.
+    callbacks = sorted(callbacks, key=lambda one: not isinstance(one, EarlyStopping))
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     has_summary = any(isinstance(one, RunSummary) for one in callbacks)
     return [*callbacks, *([RoundProgressBar()] if shows_bar and not has_bar else []), *([] if has_summary else [RunSummary()])]

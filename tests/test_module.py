@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
@@ -283,6 +283,14 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
         (
             {"callbacks": [StochasticWeightAveraging(0.1, 1)]},
             "callbacks has StochasticWeightAveraging, .*: use .*WeightAveraging$",
+        ),
+        (
+            {"callbacks": [EarlyStopping("val/accuracy")], "check_val_every_n_epoch": 1},
+            "callbacks has EarlyStopping, .*: give it check_on_train_epoch_end=False$",
+        ),
+        (
+            {"callbacks": [EarlyStopping("val/accuracy", check_on_train_epoch_end=True)]},
+            "callbacks has EarlyStopping, .*: give it check_on_train_epoch_end=False$",
         ),
         ({"max_epochs": 3}, "trainer.max_epochs is 3.*max_steps"),
         ({"min_epochs": 2}, "trainer.min_epochs is 2.*min_steps"),

@@ -7,9 +7,10 @@ import sys
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 
 from fl_lightning import FedAvg, Trainer
-from fl_lightning.callbacks import RoundProgressBar, RunSummary
+from fl_lightning.callbacks import PerClassAccuracy, RoundForgetting, RoundProgressBar, RunSummary
 from fl_lightning.data import from_arrays
 
 SCRIPT = """
@@ -60,6 +61,13 @@ def test_a_given_callback_stands_for_its_kind(kind):
     given = kind()
     trainer = Trainer(callbacks=[given], **QUIET)
     assert [one for one in trainer.callbacks if isinstance(one, kind)] == [given]
+
+
+def test_early_stopping_acts_before_others_draw():
+    """Else they would not know that an evaluation is the last one."""
+    others = [RoundForgetting(), PerClassAccuracy()]
+    trainer = Trainer(callbacks=[*others, stop := EarlyStopping("val/accuracy")], **QUIET)
+    assert trainer.callbacks[:3] == [stop, *others]
 
 
 def test_the_bar_can_be_left_out():

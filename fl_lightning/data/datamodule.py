@@ -58,8 +58,9 @@ class FederatedDataModule(LightningDataModule):
         test_fraction: share of each client's samples for the test of its personal model, in [0, 1); both together below 1. With
             0, personal models are tested on parts of the global test set, dealt so that each part has the class shares of its
             client's training samples; models of natural clients on the clients' own test samples in the source.
-        monitor_test: rounds of a fit between evaluations of the global test set, which also follows the last round and is never
-            used to choose a model; 0 for never. Only in rounds that are validated (``trainer.val_check_interval``).
+        monitor_test: rounds of a fit between evaluations of the global test set, which also follows the last round, but not
+            where ``EarlyStopping`` ends the fit, and is never used to choose a model; 0 for never. Only in rounds that are
+            validated (``trainer.val_check_interval``).
         augment: changes to images before they are normalised, in order; in evaluation without randomness.
         mean: mean per channel, in [0, 1] for images; by default measured on the training set.
         std: deviation per channel, in the same way.

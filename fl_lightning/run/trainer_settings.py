@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -135,11 +135,23 @@ def check_trainer(trainer: Trainer) -> None:
             "trainer.callbacks has StochasticWeightAveraging, which averages at ends of epochs, but a fit is one epoch: use "
             "lightning.pytorch.callbacks.WeightAveraging"
         )
+    if any(isinstance(callback, EarlyStopping) and _checks_at_end(callback, trainer) for callback in callbacks_of(trainer)):
+        raise ValueError(
+            "trainer.callbacks has EarlyStopping, which would check at ends of epochs, but a fit is one epoch: give it "
+            "check_on_train_epoch_end=False"
+        )
     _check_rounds(trainer.max_steps, trainer.min_steps)
     if getattr(trainer, "val_check_interval", None) == 0:  # a time is kept elsewhere
         _check_cadence(0)
     if getattr(trainer._accelerator_connector, "_layer_sync", None) is not None:  # the strategy of one process has none
         raise ValueError("trainer.sync_batchnorm is True, which would mix the clients of different processes: leave it out")
+
+
+def _checks_at_end(callback: EarlyStopping, trainer: Trainer) -> bool:
+    """Whether it checks only as the fit ends: by its argument, or as its ``setup`` will choose."""
+    if callback._check_on_train_epoch_end is not None:
+        return callback._check_on_train_epoch_end
+    return getattr(trainer, "val_check_interval", None) == trainer.check_val_every_n_epoch == 1  # a time is kept elsewhere
 
 
 def _set_by_lightning(trainer: Trainer, name: str) -> Collection[object]:
