@@ -152,8 +152,8 @@ def _reason_to_stop(trainer: Trainer, module: FederatedModule) -> str | None:
     if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
         return None
     reasons = list(filter(None, map(_reason_of, callbacks_of(trainer))))
-    if module.needs.data.task_streams and not reasons:
-        reasons = ["every client has learned all of its tasks"]
+    if module.tasks.is_over and not reasons:
+        reasons = ["all tasks are learned"]
     why = "; ".join(reasons) or "a callback set trainer.should_stop"
     return f"Ended after round {trainer.global_step} of {trainer.max_steps}: {why}"
 

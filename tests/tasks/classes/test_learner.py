@@ -5,7 +5,7 @@ import torch
 from pairs import Pair
 
 from fl_lightning import FedAvg, FedCurv, FedProx
-from fl_lightning.callbacks import FederatedCallback
+from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.data import IID, Arrays, Dataset, Partition, Samples
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
@@ -250,8 +250,9 @@ def test_rows_of_a_frozen_head_are_drawn_for_all(arriving, engine):
     arriving.assert_same(arriving.train(ClassLearner, net=net, engine=engine).net, arriving.plain(objective))
 
 
-def test_a_run_ends_after_its_last_task(arriving):
-    trained = arriving.train(ClassLearner, rounds=100)
+def test_a_run_ends_after_its_last_task(arriving, capsys):
+    trained = arriving.train(ClassLearner, rounds=100, callbacks=[RunSummary()])
+    assert "Ended after round 6 of 100: all tasks are learned\n" in capsys.readouterr().out
     assert len(trained.seen.rounds) == 6
     assert trained.tasks.is_over
 
