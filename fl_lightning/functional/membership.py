@@ -1,5 +1,6 @@
 """Whether a model tells samples that it was trained on from others."""
 
+import torch
 from torch import Tensor
 
 
@@ -28,6 +29,11 @@ def membership_auc(members: Tensor, others: Tensor, member_classes: Tensor, othe
         ... )
         tensor(0.6667, dtype=torch.float64)
     """
-    lower = (members[:, None] < others).double() + (members[:, None] == others).double() / 2
-    same = member_classes[:, None] == other_classes
-    return ((lower * same).sum(dim=1) / same.sum(dim=1)).nanmean()
+    members, others = members.double(), others.double()
+    shares = torch.full_like(members, torch.nan)
+    for label in member_classes.unique():
+        of_class, here = others[other_classes == label], member_classes == label
+        known = of_class[~of_class.isnan()].sort().values  # a loss that is not a number is above no other
+        below, up_to = (torch.searchsorted(known, members[here], right=right) for right in (False, True))
+        shares[here] = (len(known) - (below + up_to).double() / 2) / len(of_class)
+    return shares.nanmean()

@@ -27,5 +27,16 @@ def test_of_one_class_it_is_the_area_under_the_curve():
     assert float(membership_auc(members, others, zeros[:20], zeros[20:])) == pytest.approx(area)
 
 
+def test_a_loss_that_is_not_a_number_is_neither_lower_nor_higher():
+    classes = torch.zeros(2, dtype=torch.int64)
+    assert membership_auc(torch.tensor([1.0, torch.nan]), torch.tensor([2.0, torch.nan]), classes, classes) == 0.25
+
+
+def test_pairs_take_no_memory():
+    """A table of a million by a million would take a terabyte."""
+    losses, classes = torch.arange(1_000_000), torch.zeros(1_000_000, dtype=torch.int64)
+    assert membership_auc(losses, losses, classes, classes) == 0.5
+
+
 def test_without_pairs_it_is_not_a_number():
     assert membership_auc(torch.ones(2), torch.ones(2), torch.tensor([0, 0]), torch.tensor([1, 1])).isnan()
