@@ -19,7 +19,8 @@ class Communication(FederatedCallback):
     and in round ``max_steps``.
 
     On task streams ``task_bytes/down_01``, ``/down_02``, ... and ``/up_01``, ... are the totals of the task at that position of
-    each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client.
+    each stream. A round's bytes count for the tasks that its clients are at, an equal part for each client; those that
+    are late or lose their upload have a part of the bytes down.
 
     With speeds of clients (``data.devices.file``) ``communication/seconds`` and ``communication/total_seconds`` are the
     simulated time of the round and of all so far.
@@ -74,8 +75,10 @@ class Communication(FederatedCallback):
     def _count_tasks(self, report: RoundReport) -> dict[str, float]:
         """Add a round's bytes to those of its clients' tasks; gives the scalars that changed."""
         names = set()
-        for client in report.clients if self._positions else ():
-            for direction, sent in (("down", report.bytes_down), ("up", report.bytes_up)):
+        received = [*report.clients, *(report.missing or ())]
+        parts = (("down", report.bytes_down, received), ("up", report.bytes_up, report.clients))
+        for direction, sent, clients in parts if self._positions else ():
+            for client in clients:
                 names.add(name := f"{direction}_{self._positions[client] + 1:02d}")
-                self.of_tasks[name] = self.of_tasks.get(name, 0.0) + sent / len(report.clients)
+                self.of_tasks[name] = self.of_tasks.get(name, 0.0) + sent / len(clients)
         return {f"task_bytes/{name}": self.of_tasks[name] for name in sorted(names)}

@@ -11,6 +11,7 @@ from pairs import Pair
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import Communication, FederatedCallback, LabelCounts, TaskAccuracy, label_counts, task_accuracy
 from fl_lightning.callbacks.task_accuracy import task_scalars
+from fl_lightning.protocol import RoundReport
 from fl_lightning.tasks import APD, FedWeIT, TaskLearner
 
 NAN = math.nan
@@ -163,3 +164,13 @@ def test_bytes_of_each_task(tiny):
         assert {name: value for name, value in newest.items() if name.startswith("task_bytes/")} == pytest.approx(totals)
     assert len(totals) == 6
     assert totals["task_bytes/down_01"] != totals["task_bytes/down_02"]
+
+
+def test_bytes_of_lost_uploads_are_of_their_clients_tasks():
+    """Everyone who was drawn has a part of the bytes down, also if no upload arrives."""
+    counted = Communication()
+    counted._positions = [0, 1, 1]
+    counted._count_tasks(RoundReport(1, [0], [0.5], 1, [], 30, 6, [1.0], missing=[1, 2]))
+    assert counted.of_tasks == {"down_01": 10, "down_02": 20, "up_01": 6}
+    counted._count_tasks(RoundReport(2, [], [], 0, [], 10, 0, [], lost=True, missing=[2]))
+    assert counted.of_tasks["down_02"] == 30
