@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.metrics import ClassScores, TaskScores
+from fl_lightning.metrics import ClassScores
 from fl_lightning.objectives import SingleLabel
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
@@ -180,78 +180,3 @@ def test_loss_by_owner_of_half_precision_is_that_of_the_same_numbers():
     logits, targets, owner = logits.bfloat16(), torch.arange(20) % 4, torch.zeros(20, dtype=torch.long)
     actual = SingleLabel().loss_by_owner(logits, targets, owner, 1).item()
     assert actual == pytest.approx(naive_cross_entropy(logits.double().tolist(), targets.tolist()), rel=1e-12)
-
-
-def task_example(num_tasks, seed=0):
-    """(task just learned, evaluated task, logits, targets) as three tasks in turn would be evaluated."""
-    generator = torch.Generator().manual_seed(seed)
-    for learned in range(num_tasks):
-        for task in range(learned + 1):
-            count = 5 + 3 * learned + task
-            logits = torch.randn(count, 4, generator=generator)
-            yield learned, task, logits, torch.randint(4, (count,), generator=generator)
-
-
-def naive_task_scores(num_tasks):
-    """Accuracies [t][i], their mean at the end, mean largest drop to the end, and mean change since a task was learned."""
-    acc = [[NAN] * num_tasks for _ in range(num_tasks)]
-    for learned, task, logits, targets in task_example(num_tasks):
-        (acc[learned][task],) = naive_accuracy(logits.tolist(), [0] * len(targets), targets.tolist(), 1)
-    last = num_tasks - 1
-    drops = [max(acc[t][i] for t in range(i, last)) - acc[last][i] for i in range(last)]
-    changes = [acc[last][i] - acc[i][i] for i in range(last)]
-    return acc, sum(acc[last]) / num_tasks, sum(drops) / max(last, 1), sum(changes) / max(last, 1)
-
-
-def assert_task_scores(scores, num_tasks):
-    for actual, expected in zip(scores, naive_task_scores(num_tasks), strict=True):
-        expected = torch.tensor(expected, dtype=torch.float64)
-        torch.testing.assert_close(actual.reshape(expected.shape), expected, equal_nan=True)
-
-
-@pytest.mark.parametrize("num_tasks", [1, 2, 4])
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_task_scores_of_any_split(num_tasks, size):
-    """Batches of any size, and a batch of nothing, against loops over single samples."""
-    metric = TaskScores(num_tasks)
-    for learned, task, logits, targets in task_example(num_tasks):
-        metric.update(learned, task, logits[:0], targets[:0])
-        for part in zip(logits.split(size), targets.split(size)):
-            metric.update(learned, task, *part)
-    assert_task_scores(metric.compute(), num_tasks)
-
-
-def test_task_scores_of_two_processes():
-    """States summed as the sync between processes does: the scores of the union, whoever saw which task."""
-    parts = [TaskScores(3), TaskScores(3)]
-    for number, (learned, task, logits, targets) in enumerate(task_example(3)):
-        parts[number % 2].update(learned, task, logits[:4], targets[:4])
-        parts[1].update(learned, task, logits[4:], targets[4:])
-    parts[0].merge_state(parts[1])
-    assert_task_scores(parts[0].compute(), 3)
-
-
-def test_task_scores_in_the_middle_of_a_run():
-    """After the first of two tasks: its accuracy is there, the other entries and what needs them are NaN; reset forgets it."""
-    metric = TaskScores(2)
-    metric.update(0, 0, torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
-    scores = metric.compute()
-    assert scores.accuracy[0, 0] == 0.5
-    assert scores.accuracy.isnan().tolist() == [[False, True], [True, True]]
-    assert all(score.isnan() for score in scores[1:])
-    metric.reset()
-    assert metric.total.sum() == 0
-
-
-@pytest.mark.parametrize(
-    ("tasks", "message"),
-    [
-        ((2, 0), "task_just_learned is 2, must be between 0 and 1: tasks are counted from 0"),
-        ((1, -1), "evaluated_task is -1, must be between 0 and 1: tasks are counted from 0"),
-    ],
-)
-def test_tasks_that_do_not_exist_are_refused(tasks, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        TaskScores(2).update(*tasks, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
-    with pytest.raises(ValueError, match="^num_tasks is 0, must be at least 1$"):
-        TaskScores(0)
