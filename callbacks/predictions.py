@@ -36,7 +36,7 @@ class PredictionWriter(BasePredictionWriter):
         in_order = [rank[turn] for turn in range(max(map(len, by_rank))) for rank in by_rank if turn < len(rank)]
         probability, prediction = torch.cat(in_order).float().max(dim=-1)
         classes, targets = module.data.classes, module.data.evaluation.test_targets().tolist()
-        with atomic_write(self.path) as path, open(path, "w", newline="") as file:
+        with atomic_write(self.path) as path, open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["index", "label", "prediction", "probability"])
             # Not strict: trainer.limit_predict_batches leaves out the last ones.

@@ -29,7 +29,7 @@ class RoundCallback(Callback):
         return False
 
     def on_round_start(self, trainer: Trainer, module: LightningModule, round: int) -> None:
-        """Before the cohort is drawn."""
+        """The cohort is drawn, and no client has trained yet."""
 
     def on_cohort_fit_end(self, trainer: Trainer, module: LightningModule, round: int, models: CohortModels) -> None:
         """All clients have trained; the global model is still the old one. Every process must take part in ``predict``."""
