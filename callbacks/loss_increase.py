@@ -50,6 +50,7 @@ class LossIncrease(FederatedCallback):
                 f"callback LossIncrease: fedavg is true and model is {type(module).__name__}, but FedAvg is compared "
                 "only with FedReg: leave fedavg out"
             )
+        super().setup(trainer, module, stage)
 
     def reads_clients(self, module: FederatedModule) -> bool:
         return self.chooses
