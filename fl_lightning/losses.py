@@ -218,9 +218,11 @@ class TorchLoss(Loss):
                 f"model.loss is {loss!r}, must be of fl_lightning.losses, or one of torch for classes, labels or values, such "
                 "as torch.nn.CrossEntropyLoss, BCEWithLogitsLoss or MSELoss: derive another from fl_lightning.losses.Loss"
             )
+        derive = "or derive a loss from fl_lightning.losses.Loss"
+        weighted = "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value"
         for name, plain, cure in (
-            ("weight", None, "and give fl_lightning.losses.WeightedCrossEntropy, which multiplies each sample's value"),
-            ("pos_weight", None, "or derive a loss from fl_lightning.losses.Loss"),
+            ("weight", None, weighted if isinstance(loss, _OfClasses) else derive),
+            ("pos_weight", None, derive),
             ("reduction", "mean", "and choose model.optimizer.lr for the mean"),
             ("ignore_index", IGNORED, "and take the samples of that label out of the data"),
         ):

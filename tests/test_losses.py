@@ -1,6 +1,7 @@
 """Losses of torch as losses of clients, and class weights."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 
 from fl_lightning import FedAvg, Trainer
 from fl_lightning.data import from_arrays
-from fl_lightning.losses import CrossEntropy, TorchLoss, TruncatedCrossEntropy, WeightedCrossEntropy, as_loss
+from fl_lightning.losses import CrossEntropy, Loss, TorchLoss, TruncatedCrossEntropy, WeightedCrossEntropy, as_loss
+from fl_lightning.privacy import DPSGD
 
 LOGITS, TARGET, COUNTS = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([2, 0])
 
@@ -37,6 +39,7 @@ def test_the_loss_that_was_given_stays_as_it_is():
         (nn.CrossEntropyLoss(reduction="sum"), "leave reduction out, and choose model.optimizer.lr for the mean$"),
         (nn.CrossEntropyLoss(ignore_index=0), "leave ignore_index out, and take the samples of that label out of the data$"),
         (nn.BCELoss(), "must be of fl_lightning.losses, or one of torch for classes, labels or values, .*: derive another"),
+        (nn.BCEWithLogitsLoss(weight=torch.ones(2)), "leave weight out, or derive a loss from fl_lightning.losses.Loss$"),
         (nn.BCEWithLogitsLoss(pos_weight=torch.ones(2)), "with pos_weight.*leave pos_weight out, or derive a loss"),
         (F.cross_entropy, "must be of fl_lightning.losses"),
         ("CrossEntropy", "must be of fl_lightning.losses"),
@@ -60,6 +63,35 @@ def test_a_run_with_torchs_loss_is_one_with_ours(fit, toy_data, engine):
         fit(FedAvg(net, loss=loss, engine=engine), toy_data(), 2, precision="64-true")
         weights.append(net.weight.detach().clone())
     assert torch.equal(*weights)
+
+
+class Shaped(Loss):
+    """Cross entropy in another shape."""
+
+    uses_label_counts = False
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __call__(self, logits, target, label_counts):
+        losses = F.cross_entropy(logits, target, reduction="none")
+        return losses.mean() if self.shape == "()" else losses[:, None]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"engine": "auto"}, {"engine": "sequential"}, {"engine": "vectorized"}, {"micro_batch_size": 4}, {"privacy": DPSGD}],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", ["()", "(4, 1)"])
+def test_a_loss_of_another_shape_is_refused(shape, settings):
+    """With padding its mean would be over pairs of samples, or over padding."""
+    private = {"privacy": DPSGD(1.0)} if "privacy" in settings else {}
+    method = FedAvg(nn.Linear(4, 3), loss=Shaped(shape), **{**settings, **private})
+    data = from_arrays(torch.randn(11, 4), torch.arange(11) % 3, [range(4), range(4, 11)], batch_size=4)
+    trainer = Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(ValueError, match=rf"model\.loss, or .* {re.escape(shape)} for 4 samples, must be \(4,\), one"):
+        trainer.fit(method, datamodule=data)
 
 
 def test_only_losses_with_label_counts_give_them_away():

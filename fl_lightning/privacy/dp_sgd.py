@@ -126,7 +126,7 @@ class NoisyGradient:
             losses, buffers = partial(weights[0].new_zeros, 0), None
         with _holding(weights, at):
             with _holding_buffers(net, buffers):
-                clipped, values = clipped_sum(net, weights, losses, self.clipping_norm)
+                clipped, values = clipped_sum(net, weights, lambda: batch.checked(losses()), self.clipping_norm)
             pulls = self._pulls(client, penalty)
         seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
         noise = torch.Generator(weights[0].device).manual_seed(seed)

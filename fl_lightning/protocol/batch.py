@@ -22,9 +22,24 @@ class Batch(NamedTuple):
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value per sample, (B,), over the samples that count."""
+        values = self.checked(values)
         if self.real is None:
             return values.mean()
         return (values * self.real).sum() / self.real.sum()
+
+    def checked(self, losses: Tensor) -> Tensor:
+        """Losses as they are.
+
+        Raises:
+            ValueError: if they are not one value per sample, (B,).
+        """
+        if losses.shape != self.targets.shape[:1]:
+            raise ValueError(
+                f"model.loss, or client_loss of the method, gives a tensor of shape {tuple(losses.shape)} for "
+                f"{len(self.targets)} samples, must be ({len(self.targets)},), one value per sample: use reduction='none', and "
+                "take the mean over further dimensions"
+            )
+        return losses
 
     @property
     def num_samples(self) -> int | Tensor:
