@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ProgressBar
 
-from fl_lightning.callbacks import RoundProgressBar, RunSummary
+from fl_lightning.callbacks import PrivacyBudget, RoundProgressBar, RunSummary
 from fl_lightning.run.quiet_lightning import quiet_lightning
 from fl_lightning.run.trainer_settings import refuse_float16
 
@@ -19,8 +19,9 @@ class Trainer(pl.Trainer):
     """Lightning's Trainer for rounds: a training step is a round, and ``max_steps`` is the number of rounds.
 
     It shows :class:`~fl_lightning.callbacks.RoundProgressBar` and, at the end, the table of
-    :class:`~fl_lightning.callbacks.RunSummary`, unless a callback of that kind is given; ``enable_progress_bar=False`` leaves
-    out the bar. A plain ``lightning.pytorch.Trainer`` trains the same weights.
+    :class:`~fl_lightning.callbacks.RunSummary`, and logs epsilon by :class:`~fl_lightning.callbacks.PrivacyBudget`, unless a
+    callback of that kind is given; ``enable_progress_bar=False`` leaves out the bar. A plain ``lightning.pytorch.Trainer``
+    trains the same weights.
 
     Args:
         max_steps: rounds.
@@ -72,12 +73,12 @@ class Trainer(pl.Trainer):
 
 
 def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
-    """The callbacks with the bar, unless they have one, followed by the final table."""
+    """The callbacks, followed by epsilon, the bar and the final table, unless they have one of that kind."""
     # First those that end a run, so that the others know their last evaluation and draw it.
     callbacks = sorted(callbacks, key=lambda one: not isinstance(one, EarlyStopping))
-    has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    has_summary = any(isinstance(one, RunSummary) for one in callbacks)
-    return [*callbacks, *([RoundProgressBar()] if shows_bar and not has_bar else []), *([] if has_summary else [RunSummary()])]
+    bar = {ProgressBar: RoundProgressBar} if shows_bar else {}
+    ours: dict[type[Callback], type[Callback]] = {PrivacyBudget: PrivacyBudget, **bar, RunSummary: RunSummary}
+    return [*callbacks, *(make() for kind, make in ours.items() if not any(isinstance(one, kind) for one in callbacks))]
 
 
 def choose_arithmetic(products: Float32Products, benchmark: bool | None, deterministic: bool) -> None:

@@ -10,8 +10,10 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from fl_lightning import FedAvg, Trainer
-from fl_lightning.callbacks import PerClassAccuracy, RoundForgetting, RoundProgressBar, RunSummary
+from fl_lightning.callbacks import PerClassAccuracy, PrivacyBudget, RoundForgetting, RoundProgressBar, RunSummary
 from fl_lightning.data import from_arrays
+from fl_lightning.privacy import UserLevelDP
+from fl_lightning.privacy.defence import epsilon
 
 SCRIPT = """
 import torch
@@ -56,7 +58,14 @@ def test_it_trains_the_same_weights_as_lightnings(capsys):
     assert torch.equal(fitted(ours), fitted(plain))
 
 
-@pytest.mark.parametrize("kind", [RoundProgressBar, RunSummary])
+def test_epsilon_is_logged_unasked():
+    method = FedAvg(torch.nn.Linear(4, 2), privacy=UserLevelDP(1.0), server_weighting="uniform", local_steps=1)
+    data = from_arrays(torch.randn(20, 4), torch.arange(20) % 2, [range(10), range(10, 20)])
+    Trainer(max_steps=2, **QUIET).fit(method, datamodule=data)
+    assert method.newest["privacy/epsilon"] == pytest.approx(epsilon({(1.0, 1.0): 2}, 1e-5))
+
+
+@pytest.mark.parametrize("kind", [PrivacyBudget, RoundProgressBar, RunSummary])
 def test_a_given_callback_stands_for_its_kind(kind):
     given = kind()
     trainer = Trainer(callbacks=[given], **QUIET)
