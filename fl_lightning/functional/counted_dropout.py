@@ -86,7 +86,11 @@ class CountedDropout(TorchFunctionMode):
         if attn_mask is not None:
             is_bool = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -math.inf) if is_bool else scores + attn_mask
-        return self._dropout(F.dropout, scores.softmax(dim=-1), dropout_p) @ value
+            sees_none = (scores == -math.inf).all(dim=-1, keepdim=True)  # as of padding on the left; attends with 0 to all
+            shares = scores.masked_fill(sees_none, 0.0).softmax(dim=-1).masked_fill(sees_none, 0.0)
+        else:
+            shares = scores.softmax(dim=-1)
+        return self._dropout(F.dropout, shares, dropout_p) @ value
 
     def _mask(self, shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
         """0 with probability p, else 1 / (1 - p)."""

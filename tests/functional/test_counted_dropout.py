@@ -67,6 +67,7 @@ def test_without_chance_nothing_is_counted(p, training):
 
 
 MASK = torch.tensor([[[True, False, True], [True, True, False]]])
+PADDED = torch.tensor([[[True, False, True], [False, False, False]]])  # on the left: a place that sees none
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,8 @@ MASK = torch.tensor([[[True, False, True], [True, True, False]]])
         {"scale": 0.3},
         {"attn_mask": MASK},
         {"attn_mask": MASK.double().log1p()},
+        {"attn_mask": PADDED},
+        {"attn_mask": PADDED.double().log()},
         {"enable_gqa": True},
     ],
     ids=str,
@@ -100,6 +103,18 @@ def test_attention_is_torchs(options):
     error = outputs.std(dim=0) / 20_000**0.5
     assert ((outputs.mean(dim=0) - expected).abs() <= 5 * error + 1e-12).all()
     torch.testing.assert_close(outputs[7], attend(keys[7]))
+
+
+@pytest.mark.parametrize("mask", [PADDED, PADDED.double().log()], ids=["bool", "float"])
+def test_a_place_that_sees_none_has_no_gradient(mask):
+    """It gives 0 whatever its query is, as torch's attention does."""
+    query, key, value = (torch.ones(1, size, 4, dtype=torch.float64, requires_grad=True) for size in (2, 3, 3))
+    with CountedDropout(KEY):
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=0.2)
+    gradients = torch.autograd.grad(output.sum(), [query, key, value])
+    assert all(part.isfinite().all() for part in (output, *gradients))
+    assert not output[0, 1].any()
+    assert not gradients[0][0, 1].any()
 
 
 @pytest.mark.parametrize(
