@@ -84,7 +84,8 @@ class LocalTraining(FederatedNet):
         tasks: learner of the tasks of ``data.tasks``, such as ``EWC()`` of :mod:`fl_lightning.tasks`; by default none.
         adapter: small trained layers next to the frozen ones, such as :class:`fl_lightning.models.LoRA`.
         trained: name patterns (``fnmatch``) of the weights that are trained, such as ``[classifier.*]``; all others are frozen.
-            By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``.
+            By default, without an adapter, those that the net leaves trainable; with one, its layers and ``classifier``, unless
+            that shares a weight with an embedding.
         personal: name patterns of weights and buffers that stay with the client; by default those of the method.
         class_layer: name of the layer that gives the net's outputs, such as ``head.fc``, for methods and callbacks that need
             its inputs, the features; by default it is found by names such as ``head`` and ``fc``. In name patterns

@@ -77,7 +77,9 @@ def _write_merged(method: FederatedModule, folder: Path) -> str:
 def _write_trained(method: FederatedModule, folder: Path) -> str:
     net, trained, name = method.net, method.trained_names, _name_of(method)
     if method.adapter is None:
-        frozen = dict(net.named_parameters()).keys() - trained
+        weights = dict(net.named_parameters(remove_duplicate=False))
+        kept = {id(weights[name]) for name in trained}
+        frozen = {name for name, weight in weights.items() if id(weight) not in kept}  # by each name of a shared weight
         _write(
             {name: tensor for name, tensor in net.state_dict().items() if name not in frozen}, folder / "trained.safetensors"
         )

@@ -12,7 +12,7 @@ from torch import nn
 from fl_lightning.checks import check_range, check_whole, did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
-from fl_lightning.models.network import class_layer
+from fl_lightning.models.network import class_layer, tied_layer
 
 
 class Adapter(ABC):
@@ -143,6 +143,12 @@ class LoRA(Adapter):
                 f"model.trained fits weights of {within}, which has an adapter, and peft's format cannot hold both: export "
                 "with --weights merged"
             )
+        for layer in whole:
+            if tied := tied_layer(net, layer):
+                raise ValueError(
+                    f"model.trained fits weights of {layer}, which shares them with {tied}, and peft's format does not keep "
+                    "that: export with --weights merged"
+                )
         config = self._config([*adapted])
         config.modules_to_save, config.inference_mode = whole or None, True
         config.base_model_name_or_path = name

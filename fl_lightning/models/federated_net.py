@@ -17,7 +17,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
 from fl_lightning.models.foreign_net import accept_foreign
-from fl_lightning.models.network import class_layer, find_class_layer, of_class_layer
+from fl_lightning.models.network import class_layer, find_class_layer, of_class_layer, tied_layer
 
 # (input_shape, num_classes) -> net, or a net. Ours come first: a bare name means ours even if other libraries have one too.
 Net = Callable[[tuple[int, ...], int], Network] | Callable[[tuple[int, ...], int], nn.Module] | nn.Module
@@ -213,7 +213,7 @@ def keep_initial_model(method: FederatedNet, anew: bool) -> None:
 def freeze_net(method: FederatedNet) -> None:
     """Find the parts of a method's built net, add the adapter to it, and leave trained what ``trained`` names.
 
-    By default, with an adapter, these are its layers and the class layer.
+    By default, with an adapter, these are its layers and the class layer, if that shares no weight with another layer.
 
     Raises:
         ValueError: if a pattern fits no weight, all weights are trained or none of the adapter's, an adapter fits no layer,
@@ -227,8 +227,9 @@ def freeze_net(method: FederatedNet) -> None:
         method.adapter.attach(net)
         if trained is None:
             head = class_layer(net, "which model.adapter would freeze")
+            too = () if tied_layer(net, head) else (f"{head}.",)  # an embedding is most of a small language model
             named = net.named_parameters()
-            trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(f"{head}.")]
+            trained = [escape(name) for name, weight in named if weight.requires_grad or name.startswith(too)]
     if trained is not None:
         patterns = of_class_layer(net, trained)
         weights = dict(net.named_parameters())

@@ -107,6 +107,18 @@ def classifier_of(net: nn.Module) -> nn.Module:
     return getattr(net, "classifier", net) if name is None else net.get_submodule(name)
 
 
+def tied_layer(net: nn.Module, name: str) -> str | None:
+    """The name of a layer that shares a weight with another one, such as the embedding of many language models; None: none.
+
+    Args:
+        name: of the other one, in which layers can be.
+    """
+    layer = net.get_submodule(name)
+    weights, within = {*map(id, layer.parameters())}, {*layer.modules()}
+    others = ((other, one) for other, one in net.named_modules() if one not in within)
+    return next((other for other, one in others if weights & {*map(id, one.parameters(recurse=False))}), None)
+
+
 def features_of(net: Any, inputs: Any) -> Tensor:
     """The inputs of the class layer of a net that has one, after :func:`expose_features`."""
     return outputs_and_features(net, inputs)[1] if getattr(net, _FOUND, None) else net.features(inputs)

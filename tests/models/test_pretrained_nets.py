@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl_lightning import FedAvg, FedPer, Trainer
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import from_arrays
+from fl_lightning.export.model_folder import _write_trained
 from fl_lightning.functional import empirical_fisher
 from fl_lightning.models import MLP, LoRA, TimmModel, TransformersModel
 from fl_lightning.models.foreign_net import accept_foreign
@@ -158,6 +159,32 @@ def test_a_causal_model_learns_as_by_its_own_loss(engine, folders):
     held = {name.removeprefix("features."): weight for name, weight in method.net.state_dict().items()}
     for name, weight in net.named_parameters():
         torch.testing.assert_close(held[name].double(), weight.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_an_embedding_that_is_the_class_layer_too_stays_frozen(by_name, folders, tmp_path):
+    """By name and as an object, LoRA trains only its layers; peft's format refuses the embedding, if it is trained."""
+    net = partial(TransformersModel, name=str(folders / "gpt"), causal=True)
+    head = "classifier.*" if by_name else "transformer.wte.weight"
+    for trained in (None, ["*lora_*", head]):
+        built = net if by_name else transformers.GPT2LMHeadModel.from_pretrained(folders / "gpt")
+        method = FedAvg(built, adapter=LoRA(r=2), trained=trained, local_steps=1)
+        fitted(method, texts(), rounds=1)
+        assert all("lora_" in name for name in method.trained_names) == (trained is None)
+    whole, names = method.net, method.trained_names
+    if by_name:
+        whole, names = method.net.whole(), {method.net.library_name(name) for name in names}
+    with pytest.raises(ValueError, match=r"^model.trained fits weights of .*, which shares them with .*: export with"):
+        method.adapter.save(whole, names, tmp_path, None)
+
+
+def test_what_is_exported_as_trained_has_no_frozen_weight_by_its_second_name(folders, tmp_path):
+    """The embedding is a weight of two layers."""
+    net = transformers.GPT2LMHeadModel.from_pretrained(folders / "gpt")
+    method = FedAvg(net, trained=["transformer.ln_f.*"], local_steps=1)
+    fitted(method, texts(), rounds=1)
+    _write_trained(method, tmp_path)
+    assert safetensors.torch.load_file(tmp_path / "trained.safetensors").keys() == method.trained_names
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
