@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fl_lightning.checks import did_you_mean, first_line
 from fl_lightning.checks.extras import needing_extra
@@ -44,7 +44,8 @@ class TransformersModel(LibraryNet):
     Raises:
         ModuleNotFoundError: without the library.
         ValueError: if the model cannot be loaded or lacks an option, weights of other layers are missing, it has no class layer
-            of a known name, or it has another number of tokens than the data.
+            of a known name, it has another number of tokens than the data, or a language model cannot be taken apart before its
+            class layer.
     """
 
     def __init__(
@@ -98,12 +99,24 @@ class TransformersModel(LibraryNet):
                 f"model.net.name is {name}, which has {tokens} tokens, but the data has {num_classes}: set num_tokens of "
                 "NextToken, and use the tokenizer of the net"
             )
-        if causal and getattr(config.get_text_config(), "final_logit_softcapping", None):  # it would act on the features
-            raise ValueError(f"model.net.name is {name}, which caps its logits after the class layer: give another model")
         net = net.float()  # some are stored in half precision, in which clients do not train
+        logits = _large_logits(net, head) if causal else None
         super().__init__(net, head, name)
+        if logits is not None and not self._gives(logits):
+            raise ValueError(
+                f"model.net.name is {name}, which reads the weights of its class layer {head}, or caps its logits after it: "
+                "give the built net in Python"
+            )
         self.causal = causal
         accept_foreign(net)
+
+    def _gives(self, logits: Tensor) -> bool:
+        """Whether the two parts give the logits that the net gave."""
+        try:
+            found = self.classifier(_large_logits(self.features, self._head))
+        except AttributeError:  # of a weight that the layer in place of the head lacks
+            return False
+        return bool((found - logits).abs().max() <= 1e-3 * logits.abs().max())
 
     def _read(self, stored: State) -> State:
         import transformers.utils.logging
@@ -127,6 +140,18 @@ class TransformersModel(LibraryNet):
     @property
     def reading(self) -> str:
         return f"transformers.{type(self.features).__name__}.from_pretrained(FOLDER)"
+
+
+@torch.no_grad()
+def _large_logits(net: nn.Module, head: str) -> Tensor:
+    """Logits of two tokens, with a class layer that gets its inputs times 1000: what caps logits changes these."""
+    hook = net.get_submodule(head).register_forward_pre_hook(lambda layer, arguments: (1e3 * arguments[0],))
+    ids, was_training = torch.arange(2, device=next(net.parameters()).device)[None], net.training
+    try:
+        return net.eval()(ids).logits
+    finally:
+        hook.remove()
+        net.train(was_training)
 
 
 @contextmanager

@@ -187,6 +187,17 @@ def test_what_is_exported_as_trained_has_no_frozen_weight_by_its_second_name(fol
     assert safetensors.torch.load_file(tmp_path / "trained.safetensors").keys() == method.trained_names
 
 
+@pytest.mark.parametrize("kind", ["RecurrentGemma", "Mamba"])
+def test_a_language_model_that_is_more_than_its_two_parts_is_refused(kind, tmp_path):
+    """One caps its logits, which are small at first, and one looks at the weight of its class layer."""
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1}
+    if kind == "RecurrentGemma":
+        sizes |= {"intermediate_size": 32, "num_attention_heads": 2, "lru_width": 16, "block_types": ("attention",)}
+    getattr(transformers, f"{kind}Config")(**sizes).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"^model.net.name is .*lm_head, or caps its logits after it: give the built net in P"):
+        TransformersModel((7,), 30, str(tmp_path), pretrained=False, causal=True)
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_fisher_information_is_that_of_single_samples(kind):
     """Of a net that asks for values of the padding mask, and of one that looks for the last token."""
