@@ -12,6 +12,8 @@ from fl_lightning.checks import check_list, check_whole
 from fl_lightning.losses import IGNORED, TokenCrossEntropy
 from fl_lightning.objectives.objective import Entries, Objective
 
+_AT_ONCE = 2**24  # logits, of which there is a float64 copy
+
 
 class NextToken(Objective):
     """Language models: targets (n, T) are the tokens that follow each place, outputs (n, T, V) logits.
@@ -115,9 +117,10 @@ class NextToken(Objective):
         return Entries(hits.double(), unit, sample)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        tokens = self._tokens(targets)
-        counted = (tokens != IGNORED).flatten()
-        return F.cross_entropy(outputs.flatten(0, 1)[counted].double(), tokens.flatten()[counted], reduction="none")
+        tokens, outputs = self._tokens(targets).flatten(), outputs.flatten(0, 1)
+        # Some places at a time: with a large vocabulary a float64 copy of all takes gigabytes.
+        parts = (tokens != IGNORED).nonzero()[:, 0].split(max(_AT_ONCE // outputs.shape[-1], 1))
+        return torch.cat([F.cross_entropy(outputs[part].double(), tokens[part], reduction="none") for part in parts])
 
     def also(self, loss: Tensor) -> dict[str, Tensor]:
         return {"perplexity": loss.exp()}

@@ -16,14 +16,14 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted, first_line
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
-from fl_lightning.data.samples import are_whole, type_names
+from fl_lightning.data.samples import Samples, are_whole, type_names
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.data.token_ids import check_token_ids
-from fl_lightning.losses import WeightedCrossEntropy
+from fl_lightning.losses import IGNORED, WeightedCrossEntropy
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.adapters import adapted_layers
 from fl_lightning.models.network import classifier_of, inputs_of, uses_class_layer
-from fl_lightning.objectives import NextToken
+from fl_lightning.objectives import NextToken, Objective
 from fl_lightning.protocol import Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
@@ -128,6 +128,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
                 f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, must be {wanted[1:]} for {objective!r}: build "
                 "it with that many outputs"
             )
+        _check_shift(samples.train, objective)
         return
     if outputs.ndim > 2:
         raise ValueError(
@@ -138,6 +139,26 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
         raise ValueError(
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
+        )
+
+
+def _check_shift(samples: Samples, objective: Objective) -> None:
+    """Refuse texts as targets of themselves, as the labels of transformers are, which its nets shift.
+
+    Raises:
+        ValueError: with the cure.
+    """
+    ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
+    if not isinstance(objective, NextToken) or not isinstance(ids, Tensor) or ids.ndim != 2:
+        return
+    tokens = samples.targets[:, : ids.shape[1]]
+    counted = tokens != IGNORED
+    if tokens.shape != ids.shape or (tokens != ids)[counted].any():
+        return
+    if (tokens[:, :-1] != ids[:, 1:])[counted[:, :-1]].any():  # else each text repeats one token
+        raise ValueError(
+            "data.source gives the inputs as targets, as DataCollatorForLanguageModeling does, but NextToken takes the token "
+            "that follows each place: give labels[:, 1:], and the inputs without their last place"
         )
 
 

@@ -209,6 +209,28 @@ def test_losses_of_classes_are_refused(objective):
         SingleLabel().loss_for(losses.as_loss(torch.nn.MSELoss()))
 
 
+def test_texts_as_targets_of_themselves_are_refused(fit):
+    """As Hugging Face's collator gives them, for nets that shift them; shifted ones, and texts of one token, are taken."""
+    net, clients, objective = torch.nn.Embedding(7, 7), [range(20), range(20, 40)], NextToken(7)
+    whole = TOKENS.clamp_min(0)
+    cases = {"refused": (whole, TOKENS), "shifted": (whole[:, :-1], TOKENS[:, 1:]), "one": (whole[:, :1].expand(-1, 5),) * 2}
+    for name, (inputs, targets) in cases.items():
+        data = from_arrays(inputs, targets, clients, objective=objective)
+        if name == "refused":
+            with pytest.raises(ValueError, match=r"gives the inputs as targets, as .*: give labels\[:, 1:\], and the inputs"):
+                fit(FedAvg(net), data, 1)
+        else:
+            fit(FedAvg(net), data, 1)
+
+
+def test_losses_of_texts_are_taken_in_parts(monkeypatch):
+    """A float64 copy of all logits would be larger than they are; the bits are the same."""
+    objective, targets, outputs, _ = made(next(one for one in TARGETS if isinstance(one, NextToken)))
+    whole = objective.losses(outputs[0], targets)
+    monkeypatch.setattr("fl_lightning.objectives.next_token._AT_ONCE", 24)
+    assert torch.equal(objective.losses(outputs[0], targets), whole)
+
+
 def test_what_needs_classes_is_refused_before_training(fit):
     """Methods, callbacks, streams of tasks, and partitions where nothing tells texts apart."""
     inputs, targets = torch.randn(20, 3), torch.randn(20)
