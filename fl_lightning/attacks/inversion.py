@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl_lightning.attacks.observed_update import Observation, PixelRange
 from fl_lightning.checks import check_choice, check_range
@@ -89,15 +90,19 @@ class Inverter:
     """Recovers images from updates of clients that started from the same weights.
 
     Args:
-        net: with those weights. In its forward pass batch normalisation takes the statistics of the batch, as the clients'
-            does, and dropout leaves nothing out.
+        net: with those weights. In its forward pass batch normalisation takes the statistics of the batch, or, where it is
+            frozen, the running ones, as the clients' does, and dropout leaves nothing out.
         loss: loss that the clients minimise.
         pixel_range: range of valid inputs.
         settings: settings of the attack.
     """
 
     def __init__(self, net: nn.Module, loss: Loss, pixel_range: PixelRange, settings: Inversion) -> None:
-        self.net = replace_all_batch_norm_modules_(copy.deepcopy(net).eval().requires_grad_(False))
+        self.net = copy.deepcopy(net).train().requires_grad_(False)
+        for layer in self.net.modules():
+            if isinstance(layer, _BatchNorm) and layer.training:
+                replace_all_batch_norm_modules_(layer)
+        self.net.eval()
         self.loss, self.pixel_range, self.settings = loss, pixel_range, settings
         self._weights = {name: weight.detach() for name, weight in self.net.named_parameters()}
         self._slots = tensor_slots(self.net)

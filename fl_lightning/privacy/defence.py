@@ -166,21 +166,26 @@ def refuse_half_precision(method: FederatedAlgorithm, precision: str, defence: s
 def refuse_batch_norm(method: FederatedAlgorithm, defence: str) -> None:
     """Refuse BatchNorm, which mixes the samples of a batch, and any layer with running statistics, which have no noise.
 
+    A frozen layer, which stays in evaluation mode, does neither.
+
     Raises:
         ValueError: if the net has such a layer.
     """
-    for name, layer in method.net.named_modules():
+    net = copied_net(method).train()
+    for name, layer in net.named_modules():
+        tracks = isinstance(layer, _NormBase) and layer.track_running_stats
+        if tracks and not layer.training:
+            continue
         if isinstance(layer, _BatchNorm):
             raise ValueError(
                 f"model.net has the layer {name}, {type(layer).__name__}, which lets samples of a batch see each other, so "
                 f"{defence} cannot bound what one contributes: use group norm (torch.nn.GroupNorm, model.net.norm group)"
             )
-        if isinstance(layer, _NormBase) and layer.track_running_stats:
+        if tracks:
             raise ValueError(
                 f"model.net has the layer {name}, {type(layer).__name__}, whose running statistics {defence} cannot hide: "
                 "set its track_running_stats to false, or use group norm"
             )
-    net = copied_net(method).train()
     before = {name: buffer.clone() for name, buffer in net.named_buffers() if buffer.is_floating_point()}
     with torch.no_grad():
         net(method.data.first_inputs(2))

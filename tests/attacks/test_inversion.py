@@ -237,10 +237,18 @@ def test_images_stay_in_their_range():
     assert inputs.max() <= 1
 
 
-def test_batch_norm_has_the_statistics_of_the_batch():
-    """As a client's step has: the true images match to rounding."""
+class FrozenNorm(nn.BatchNorm2d):
+    """One that stays in evaluation mode."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, FrozenNorm])
+def test_batch_norm_has_the_statistics_of_a_clients_step(norm):
+    """Those of the batch, or, frozen, the running ones: the true images match to rounding."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 10))
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), norm(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 10))
     images, targets = digits(2, 7)
     seen = observe(net.train(), images, targets)
     inverter = Inverter(net, CrossEntropy(), pixel_range(images), Inversion(distance="l2", tv=0.0))

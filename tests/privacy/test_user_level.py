@@ -1,5 +1,6 @@
 """User-level privacy at the server, against a plain loop; cohorts by coin, empty ones among them."""
 
+import copy
 import math
 
 import pytest
@@ -405,6 +406,21 @@ def test_running_statistics_of_instance_norm_are_refused(fit, toy_data):
         net = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 3))
         with pytest.raises(ValueError, match="layer 1, InstanceNorm1d, whose running statistics .* cannot hide"):
             fit(FedAvg(net, privacy=privacy, server_weighting="uniform"), toy_data(batch_size=4), 1)
+
+
+def test_frozen_batch_norm_is_taken(fit, toy_data):
+    """In evaluation mode it mixes no samples; one whose weights train is refused, and one that keeps no statistics."""
+    for privacy in (UserLevelDP(1.0), DPSGD(1.0)):
+        settings = {"privacy": privacy, "server_weighting": "uniform"}
+        for trained, tracks in ((["2.*"], True), (["1.*", "2.*"], True), (["2.*"], False)):
+            net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=tracks), nn.Linear(4, 3))
+            before = copy.deepcopy(net[:2].state_dict())
+            if tracks and len(trained) == 1:
+                fit(FedAvg(net, trained=trained, **settings), toy_data(batch_size=4), 1)
+                torch.testing.assert_close(net[:2].state_dict(), before, rtol=0, atol=0)
+            else:
+                with pytest.raises(ValueError, match="layer 1, BatchNorm1d, which lets samples of a batch see each other"):
+                    fit(FedAvg(net, trained=trained, **settings), toy_data(batch_size=4), 1)
 
 
 class Counting(nn.Linear):
