@@ -3,16 +3,18 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 
+import yaml
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.checks import did_you_mean
-from fl_lightning.config_files.reading import config_values
+from fl_lightning.config_files.reading import config_values, flat_values, options_of
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.state.strict_yaml import load_yaml
 
@@ -101,15 +103,16 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def check_options(keys: Iterable[str]) -> None:
+def check_options(options: Sequence[str]) -> None:
     """Check that options change the method and nothing else.
 
     Args:
-        keys: of the command line, such as ``model.mu``.
+        options: of the command line, such as ``--model.mu 0.1``.
 
     Raises:
         ValueError: naming the first that is fixed.
     """
+    keys = (key for option in options_of(options) for key in _keys(*option))
     for key in (re.sub(r"\.(init_args|class_path|dict_kwargs)\b", "", key) for key in keys):
         is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in _FIXED)
         if is_fixed or not (key.startswith("model.") or key in _FREE):
@@ -117,3 +120,10 @@ def check_options(keys: Iterable[str]) -> None:
                 f"--{key} is fixed by forgetbench: options of the method (--model.mu), the loss and the rates are free, and "
                 f"{', '.join(_FREE)}"
             )
+
+
+def _keys(key: str, value: str | None) -> Iterator[str]:
+    """The key of an option, and those below it that its value has as YAML."""
+    yield key
+    with suppress(yaml.YAMLError, ValueError):  # a plain text, or one that the parser refuses
+        yield from (name for name, _ in flat_values(load_yaml(value or ""), key))

@@ -88,7 +88,7 @@ def read_cell(path: Path) -> Cell:
 def _check_protocol(cell: Cell, protocol: str, path: Path) -> None:
     try:
         of = federation(cell.federation)
-        check_options(word.removeprefix("--").partition("=")[0] for word in cell.options if word.startswith("--"))
+        check_options(cell.options)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if protocol != of.digest:

@@ -15,9 +15,9 @@ from fl_lightning.bench.federation import Federation, check_options, data_digest
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
 from fl_lightning.checks import check_range
-from fl_lightning.command_line.parsing import options_of
 from fl_lightning.command_line.sweep import enter
 from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
+from fl_lightning.config_files.reading import options_of
 from fl_lightning.report.runs import read_run
 from fl_lightning.run.provenance import commit
 from fl_lightning.state.checkpoint import part_of, read_checkpoint
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> None:
         print(table([read_cell(path) for path in given.table]))
         return
     check_range("--jobs", given.jobs, at_least=1)
-    check_options(key for key, _ in options_of(options))
+    check_options(options)
     of = federation(given.federation)
     seeds = list(of.seeds) if given.seeds is None else parse_seeds(given.seeds)
     if strange := [seed for seed in seeds if seed not in of.seeds]:

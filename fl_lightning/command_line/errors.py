@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from fl_lightning.command_line.parsing import as_one_line, chain, options_of
-from fl_lightning.config_files.reading import shortened
+from fl_lightning.command_line.parsing import as_one_line, chain
+from fl_lightning.config_files.reading import options_of, shortened
 from fl_lightning.processes.device_errors import device_error_line
 from fl_lightning.state.atomic_files import FULL_DISK
 

@@ -21,7 +21,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from fl_lightning.checks import check_range, did_you_mean
-from fl_lightning.config_files.reading import SEED_KEYS, SEEDED, config_values, flat_values, shortened
+from fl_lightning.config_files.reading import SEED_KEYS, SEEDED, config_values, flat_values, options_of, shortened
 from fl_lightning.state.strict_yaml import MAX_CHARACTERS, check_yaml
 
 Classes = Callable[[str], Mapping[str, type]]
@@ -125,14 +125,6 @@ def parser_options(parser: ArgumentParser) -> list[str]:
     """The options of a parser, with those of its default classes: ``data.partition.alpha``."""
     keys = [re.sub(r"\.(class_path|init_args)\b", "", key) for key, _ in parser.get_defaults(skip_validation=True).items()]
     return list(dict.fromkeys(keys))
-
-
-def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Key and value of each option; None if there is no value."""
-    for word, after in pairwise([*arguments, "--"]):
-        key, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--"):
-            yield key.removesuffix("+"), value if equals else None if after.startswith("--") else after
 
 
 def as_one_line(text: str) -> str:

@@ -5,7 +5,7 @@ A file may name others under ``base``: their values hold where it sets nothing i
 
 import difflib
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,14 @@ def flat_values(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
         return
     for name, part in value.items():
         yield from flat_values(part, key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip("."))
+
+
+def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Key and value of each option; None if there is no value."""
+    for word, after in pairwise([*arguments, "--"]):
+        key, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            yield key.removesuffix("+"), value if equals else None if after.startswith("--") else after
 
 
 def shortened(value: str) -> str:

@@ -122,7 +122,8 @@ def test_a_file_of_another_protocol_is_refused(tmp_path, change, says):
 
 
 def test_options_of_the_method_are_free():
-    check_options(["model.mu", "model.loss", "model.optimizer.lr", "model.tasks", "model.engine", "data.root"])
+    free = "--model.mu 1 --model.loss=CrossEntropy --model.optimizer.lr .1 --model.tasks LwF --model.engine auto --data.root x"
+    check_options([*free.split(), "--model.tasks", '{"class_path": "LwF", "init_args": {"temperature": 2}}'])
     for key in (
         "model.net",
         "model.net.hidden",
@@ -134,7 +135,16 @@ def test_options_of_the_method_are_free():
         "model",
     ):
         with pytest.raises(ValueError, match=rf"^--{key} is fixed by forgetbench"):
-            check_options([key])
+            check_options([f"--{key}", "1"])
+
+
+@pytest.mark.parametrize("key", ["rounds_per_task", "source"])
+@pytest.mark.parametrize("form", ['{"class_path": "LwF", "init_args": %s}', '{"class_path": "LwF", "dict_kwargs": %s}', "%s"])
+def test_values_with_keys_of_their_own_are_looked_at(key, form):
+    value = form % f'{{"{key}": 3}}'
+    for option in (["--model.tasks", value], [f"--model.init_args.tasks={value}"]):
+        with pytest.raises(ValueError, match=rf"^--model.tasks.{key} is fixed by forgetbench"):
+            check_options(option)
 
 
 def test_every_federation_is_whole():
