@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, check_whole
 from fl_lightning.robustness.aggregation import ByDistance, distances_from
 
 
@@ -27,7 +27,7 @@ class CenteredClipping(ByDistance):
 
     def __init__(self, radius: float = 1.0, iterations: int = 1) -> None:
         check_range("model.aggregation.radius", radius, above=0, below=math.inf, hint="it is the norm of a usual update")
-        check_range("model.aggregation.iterations", iterations, at_least=1, hint="1 is the paper's")
+        check_whole("model.aggregation.iterations", iterations, at_least=1, hint="1 is the paper's")
         self.radius, self.iterations = radius, iterations
 
     def shares(self, products: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ NeurIPS 2017. Section 4 (Krum) and Section 5 (Multi-Krum).
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_whole
 from fl_lightning.robustness.aggregation import ByDistance
 
 
@@ -26,8 +26,8 @@ class Krum(ByDistance):
     """
 
     def __init__(self, hostile: int = 1, kept: int = 1) -> None:
-        check_range("model.aggregation.hostile", hostile, at_least=0)
-        check_range("model.aggregation.kept", kept, at_least=1, hint="1 is Krum")
+        check_whole("model.aggregation.hostile", hostile, at_least=0)
+        check_whole("model.aggregation.kept", kept, at_least=1, hint="1 is Krum")
         self.hostile, self.kept = hostile, kept
 
     @property

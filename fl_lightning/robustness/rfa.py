@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, check_whole
 from fl_lightning.robustness.aggregation import ByDistance, distances_from
 
 
@@ -26,7 +26,7 @@ class RFA(ByDistance):
     """
 
     def __init__(self, iterations: int = 3, nu: float = 1e-6) -> None:
-        check_range("model.aggregation.iterations", iterations, at_least=1, hint="3 is the paper's")
+        check_whole("model.aggregation.iterations", iterations, at_least=1, hint="3 is the paper's")
         check_range("model.aggregation.nu", nu, above=0, below=math.inf, hint="1e-6 is the paper's")
         self.iterations, self.nu = iterations, nu
 

@@ -6,7 +6,7 @@ D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: Byzantine-Robust Distributed Learn
 
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_whole
 from fl_lightning.robustness.aggregation import ByCoordinate
 
 
@@ -21,7 +21,7 @@ class TrimmedMean(ByCoordinate):
     """
 
     def __init__(self, hostile: int = 1) -> None:
-        check_range("model.aggregation.hostile", hostile, at_least=0, hint="0 is the mean")
+        check_whole("model.aggregation.hostile", hostile, at_least=0, hint="0 is the mean")
         self.hostile = hostile
 
     @property

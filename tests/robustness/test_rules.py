@@ -144,6 +144,11 @@ def test_fewer_vectors_than_a_rule_needs_are_refused(rule, least):
         (lambda: RFA(0), "model.aggregation.iterations is 0, must be at least 1: 3 is the paper's"),
         (lambda: RFA(nu=0.0), "model.aggregation.nu is 0.0, must be above 0 and finite: 1e-6 is the paper's"),
         (lambda: CenteredClipping(math.inf), "model.aggregation.radius is inf, must be above 0 and finite: it is the norm of"),
+        (lambda: TrimmedMean(0.1), "model.aggregation.hostile is 0.1, must be a whole number: 0 is the mean"),
+        (lambda: Krum(1.0), "model.aggregation.hostile is 1.0, must be a whole number"),
+        (lambda: Krum(kept=1.5), "model.aggregation.kept is 1.5, must be a whole number: 1 is Krum"),
+        (lambda: RFA(1.5), "model.aggregation.iterations is 1.5, must be a whole number: 3 is the paper's"),
+        (lambda: CenteredClipping(iterations=1.5), "model.aggregation.iterations is 1.5, must be a whole number: 1 is the"),
         (lambda: CenteredClipping(iterations=0), "model.aggregation.iterations is 0, must be at least 1: 1 is the paper's"),
     ],
 )
