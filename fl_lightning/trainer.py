@@ -76,8 +76,8 @@ def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:
     """The callbacks, followed by epsilon, the bar and the final table, unless they have one of that kind."""
     # First those that end a run, so that the others know their last evaluation and draw it.
     callbacks = sorted(callbacks, key=lambda one: not isinstance(one, EarlyStopping))
-    bar = {ProgressBar: RoundProgressBar} if shows_bar else {}
-    ours: dict[type[Callback], type[Callback]] = {PrivacyBudget: PrivacyBudget, **bar, RunSummary: RunSummary}
+    bar: dict[type[Callback], type[Callback]] = {ProgressBar: RoundProgressBar} if shows_bar else {}
+    ours = {PrivacyBudget: PrivacyBudget, **bar, RunSummary: RunSummary}
     return [*callbacks, *(make() for kind, make in ours.items() if not any(isinstance(one, kind) for one in callbacks))]
 
 
