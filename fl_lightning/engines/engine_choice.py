@@ -217,12 +217,15 @@ def _samples_of_a_step(method: FederatedAlgorithm, visits: Iterable[Visit]) -> i
 def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     """The number of programs that visits need; counting ends beyond ``MOST_PROGRAMS``.
 
-    One for every number of steps and of samples, and two if a client's facts or state can look different at its first visit.
+    One for every number of steps and of samples, and two if a client's facts or state can look different at its first visit;
+    as many for each task of arriving classes.
     """
     data = method.data
     kinds: set[tuple[int, int]] = set()
     keeps_some = RoundHooks(method).keeps_state or any(map(method.is_personal, dict(method.net.named_parameters())))
     a_kind = 2 if keeps_some else 1
+    if method.tasks.class_progress() is not None:
+        a_kind *= data.class_streams.num_tasks
     mixes = mixes_samples(copied_net(method).train(), data.first_inputs(2))
     for client in range(data.num_clients):
         steps, last = method.num_local_steps(client), data.num_train(client)

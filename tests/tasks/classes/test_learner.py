@@ -7,6 +7,8 @@ from pairs import Pair
 from fl_lightning import FedAvg, FedCurv, FedProx
 from fl_lightning.callbacks import FederatedCallback, RunSummary
 from fl_lightning.data import IID, Arrays, Dataset, Partition, Samples
+from fl_lightning.engines import engine_choice
+from fl_lightning.engines.engine_choice import by_rule
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -248,6 +250,19 @@ def test_rows_of_a_frozen_head_are_drawn_for_all(arriving, engine):
     net = arriving.new_net()
     net.classifier.requires_grad_(False)
     arriving.assert_same(arriving.train(ClassLearner, net=net, engine=engine).net, arriving.plain(objective))
+
+
+def test_every_task_has_a_captured_program(arriving, monkeypatch):
+    """Visits of one step look alike, but a CUDA graph repeats the columns of the task in which it was recorded."""
+    monkeypatch.setattr(torch, "compile", lambda step, **_: step)
+    trained = arriving.train(ClassLearner, engine="captured", local_steps=1)
+    programs = trained.engine._working.programs
+    assert sorted(key.rpartition(" task ")[2] for key in programs) == ["0", "1", "2"]
+    choices = []
+    for most in (6, 5):  # two a task, as a learner can keep states
+        monkeypatch.setattr(engine_choice, "MOST_PROGRAMS", most)
+        choices.append(by_rule(trained, RunContext(torch.device("cuda", 0)), [1]))
+    assert choices == [("captured", "on a GPU a visit is one program"), None]  # None: one to be measured
 
 
 def test_a_run_ends_after_its_last_task(arriving, capsys):
