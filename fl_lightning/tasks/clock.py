@@ -46,6 +46,19 @@ def is_sampled_within(method: FederatedModule, client: Client, rounds: int) -> b
     return any(client.index in method.sampled_clients(round) for round in range(client.round + 1, last + 1))
 
 
+def refuse_another_visit(method: FederatedModule, client: Client) -> None:
+    """Refuse a client that ended its task when later cohorts had no name yet.
+
+    Raises:
+        ValueError: if the client is drawn for this round; a rehearsal can be of one that is drawn for its next task.
+    """
+    if client.index in method.sampled_clients(client.round):
+        raise ValueError(
+            f"{method.data.participation.said_by} names client {client.index} in round {client.round}, but it was through with "
+            "its task when the run stopped: name it from its next task on"
+        )
+
+
 class TaskClocks(nn.Module):
     """The clocks of N clients that learn T tasks each, one tick a round; buffers, which checkpoints hold. A global model that
     learns a sequence has one of N = 1.

@@ -35,7 +35,7 @@ from fl_lightning.protocol import (
     predict_in_batches,
 )
 from fl_lightning.protocol.learner import obstacle_to_streams
-from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_sampled_within
+from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_sampled_within, refuse_another_visit
 
 
 class TaskArguments(TypedDict, total=False):
@@ -184,6 +184,8 @@ class TaskLearner(Learner):
             self.state_of(client)["clock"] = Clock().to_tensor(device)
             # The weights at the start of the task count as received, for hooks that compare the net with them.
             client.received_state.update({name: tensor.clone() for name, tensor in self.per_task_tensors(net).items()})
+        elif position in client.tasks:
+            refuse_another_visit(self.method, client)
         return {}
 
     def begin_task(self, net: nn.Module, client: Client, position: int) -> None:

@@ -201,16 +201,6 @@ def test_what_serves_training_alone_goes_with_the_task(tiny, method):
         assert (dense in state.weights) == ("conv" in state.method["tasks"].get("base", {})) == is_there
 
 
-def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path):
-    """Client 2 had its last visit in round 1 of its first task; more visits, on resume, would begin from other weights."""
-    cohorts = [[0, 1, 2], [0, 1], [0, 1, 2]]
-    tiny.train(APD, tiny.new_data(cohorts=cohorts), rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
-    with pytest.raises(
-        ValueError, match="^client 2 was through with its task when the run stopped, .*: resume with model.tasks.rounds"
-    ):
-        tiny.train(APD, tiny.new_data(cohorts=[[0, 1, 2]] * 3), ckpt_path=tmp_path / "1.ckpt")
-
-
 @pytest.mark.parametrize("name", ["l1", "l2", "decay"])
 def test_settings_out_of_range_are_refused(tiny, name):
     """One line with the key, the value and what is allowed."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fl_lightning.losses import CalibratedCrossEntropy
 from fl_lightning.methods import FedAvg, FedProx, LocalOnly
 from fl_lightning.robustness import LabelFlip
-from fl_lightning.tasks import EWC, FedWeIT, SingleTask, TaskLearner, TaskStream, WeightedTransfer
+from fl_lightning.tasks import APD, EWC, FedWeIT, SingleTask, TaskLearner, TaskStream, WeightedTransfer
 from fl_lightning.tasks.clock import Clock
 
 # Against a plain loop -------------------------------------------------------------------------------------------------
@@ -48,6 +48,15 @@ def test_a_task_that_a_client_never_comes_to_is_left_out(tiny):
     assert method.stored.states.read(2).tasks.keys() == {0, 2}
     measured = ~method.tasks.task_accuracy[2].isnan()
     assert measured.tolist() == [[True, False, False], [False, False, False], [True, False, True]]
+
+
+@pytest.mark.parametrize("learner", [TaskLearner, EWC, APD])
+def test_a_task_that_is_over_for_a_client_cannot_be_gone_on_with(tiny, tmp_path, learner):
+    """Client 2 had its last visit in round 1 of its first task; more visits, on resume, would end it twice."""
+    cohorts = [[0, 1, 2], [0, 1], [0, 1, 2]]
+    tiny.train(learner, tiny.new_data(cohorts=cohorts), rounds=1).trainer.save_checkpoint(tmp_path / "1.ckpt")
+    with pytest.raises(ValueError, match=r"^data.cohorts names client 2 in round 2, but .* name it from its next task on"):
+        tiny.train(learner, tiny.new_data(cohorts=[[0, 1, 2]] * 3), ckpt_path=tmp_path / "1.ckpt")
 
 
 def test_cohorts_by_name_may_end_before_the_tasks_do(tiny):

@@ -18,7 +18,7 @@ from fl_lightning.functional.random_streams import numpy_stream, random_bits, st
 from fl_lightning.models.network import features_of
 from fl_lightning.protocol import Batch, Client, Needs, NetInputs
 from fl_lightning.tasks.classes.learner import ClassLearner, SoftmaxOver
-from fl_lightning.tasks.clock import is_sampled_within
+from fl_lightning.tasks.clock import is_sampled_within, refuse_another_visit
 
 Selection = Literal["reservoir", "balanced", "herding"]
 
@@ -78,6 +78,9 @@ class Replay(ClassLearner):
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         carry = super().begin_visit(net, client)
+        task = self.task + self.clocks.has_had_all_rounds(0)  # a rehearsal between two tasks is of the next one
+        if int(self.state_of(client).get("offered_until", -1)) >= task:
+            refuse_another_visit(self.method, client)
         if "memory" not in self.state_of(client) or self.task == 0:
             return carry
         inputs, targets = self._samples(self.state_of(client)["memory"])
@@ -107,9 +110,11 @@ class Replay(ClassLearner):
         return (real * losses[:count] + losses[count:].sum()) / (real + len(draws))
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
-        rounds = self.rounds_per_task * (1 + self.data.class_streams.stays(client.index, self.task))  # until it moves on
+        stays = self.data.class_streams.stays(client.index, self.task)
+        rounds = self.rounds_per_task * (1 + stays)  # until it moves on
         if self.memory > 0 and not is_sampled_within(self.method, client, rounds - self.clocks.rounds[0] - 1):
             self.update_memory(client)
+            self.state_of(client)["offered_until"] = torch.tensor(self.task + stays, device=client.label_counts.device)
 
     def update_memory(self, client: Client) -> None:
         """Offer a client's memory the samples of the present task."""

@@ -90,6 +90,14 @@ def test_a_client_remembers_at_its_last_visit_of_a_task(arriving):
         assert torch.equal(trained.stored.states.read(client).method["tasks"]["met"], met)
 
 
+def test_a_client_that_has_chosen_is_not_visited_again(arriving, tmp_path):
+    """Client 2 has its last visit of the first task in round 1; in round 2, on resume, it would offer its samples twice."""
+    arriving.train(Replay, arriving.new_data(cohorts=arriving.cohorts[:2]), rounds=1, memory=MEMORY, checkpoints=tmp_path)
+    again = arriving.new_data(cohorts=[[0, 1, 2]] * 3)
+    with pytest.raises(ValueError, match=r"^data.cohorts names client 2 in round 2, but .* name it from its next task on"):
+        arriving.train(Replay, again, rounds=3, memory=MEMORY, ckpt_path=tmp_path / "step=1.ckpt")
+
+
 def herded(arriving, trained) -> list[list[int]]:
     """Each client's memory by a loop over tasks of two rounds, classes and choices."""
     data, memories = trained.data, []
