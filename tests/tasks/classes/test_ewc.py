@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl_lightning.tasks import ClassLearner, ServerEWC
+from fl_lightning.tasks import ClassLearner, ClassStream, ServerEWC
 
 PENALTY = 5.0
 
@@ -55,6 +55,14 @@ def test_all_tasks_equal_the_equation(arriving, gamma):
 def test_without_a_penalty_it_is_fine_tuning(arriving):
     """Bit for bit."""
     arriving.assert_same(arriving.train(ServerEWC, penalty=0.0).net, arriving.train(ClassLearner).net, atol=0)
+
+
+def test_rows_that_blurry_borders_bring_early_are_free(arriving):
+    """Clients measure them, but new ones are drawn when their task begins."""
+    trained = arriving.train(ServerEWC, arriving.new_data(ClassStream(num_tasks=3, blurry=0.3)), rounds=5)
+    fisher = trained.server_states.tensors("task_fisher")
+    for name in arriving.head:
+        assert fisher[name].reshape(6, -1).any(dim=1).tolist() == [True] * 4 + [False] * 2
 
 
 def test_what_is_sent(arriving):
