@@ -23,12 +23,12 @@ class DistillingLearner(ClassLearner):
 
     def begin_run(self) -> None:
         super().begin_run()
-        self.method.server_states.add("teacher", frozen_copy(self.method.net))
+        self.method.server_states.add("teacher", frozen_copy(self.method))
 
     def end_task(self) -> None:
         super().end_task()
         teacher = self.method.server_states.tensors("teacher")
-        for name, tensor in frozen_copy(self.method.net).items():
+        for name, tensor in frozen_copy(self.method).items():
             teacher[name].copy_(tensor)
 
     def broadcast(self, client: int) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class LANDER(SynthesisingLearner):
 
     def begin_run(self) -> None:
         super().begin_run()
-        self.method.server_states.add("best_model", frozen_copy(self.method.net))
+        self.method.server_states.add("best_model", frozen_copy(self.method))
         if self.method.federation is None:
             return
         weight = next(self.method.net.parameters())
@@ -227,7 +227,8 @@ class LANDER(SynthesisingLearner):
         super().end_round(probes)
         if self.clocks.has_had_all_rounds(0):
             best = self.method.server_states.tensors("best_model")
-            self._take(self.measured_rounds > 0, tensors_of(self.method.net), best)
+            net = tensors_of(self.method.net)
+            self._take(self.measured_rounds > 0, {name: net[name] for name in best}, best)
 
     @staticmethod
     def _take(takes: Tensor, present: State, other: State) -> None:

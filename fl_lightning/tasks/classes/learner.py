@@ -207,9 +207,9 @@ class ClassLearner(Learner):
         return {_LEAKED: on_device(columns, client.label_counts.device)}
 
 
-def frozen_copy(net: nn.Module) -> State:
-    """All weights and buffers of a net, copied: a teacher."""
-    return {name: tensor.clone() for name, tensor in tensors_of(net).items()}
+def frozen_copy(method: FederatedModule) -> State:
+    """All weights and buffers of a method's net that are not constant, copied: a teacher."""
+    return {name: tensor.clone() for name, tensor in tensors_of(method.net).items() if name not in method.constant_names}
 
 
 def places_among(columns: slice | Tensor, targets: Tensor) -> Tensor:

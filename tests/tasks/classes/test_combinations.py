@@ -106,6 +106,20 @@ def test_what_is_kept_of_a_task_is_the_global_model_at_its_end(arriving, learner
     assert {name: held[name].tolist() for name in end} == {name: weight.tolist() for name, weight in end.items()}
 
 
+@pytest.mark.parametrize(("learner", "kinds"), [(LwF, ["teacher"]), (MFCL, ["teacher"]), (LANDER, ["teacher", "best_model"])])
+def test_what_is_kept_of_a_task_lacks_frozen_weights(arriving, learner, kinds):
+    """Clients have them, under each engine."""
+    nets = [arriving.new_net(), arriving.new_net()]
+    for net in nets:
+        net.features[0].requires_grad_(False)
+    engines = zip(nets, ("sequential", "vectorized"), strict=True)
+    one, many = (arriving.train(learner, net=net, engine=engine, **METHODS[learner]) for net, engine in engines)
+    arriving.assert_same(many.net, one.net, atol=1e-10)
+    for kind in kinds:
+        kept = one.server_states.tensors(kind).keys()
+        assert kept == {name for name in one.net.state_dict() if not name.startswith("features.0.")}
+
+
 def test_rows_drawn_for_a_task_outlast_a_lost_round(arriving):
     """Client 1 has infinite samples and the first round of task 2 to itself: FedACG steps back to the drawn rows."""
     data = arriving.new_data(cohorts=[[0, 1, 2], [0, 1, 2], [1]])
