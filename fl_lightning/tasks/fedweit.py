@@ -85,8 +85,11 @@ class FedWeIT(FedProx):
     def configure_model(self) -> None:
         super().configure_model()
         if "initial" not in self.server_states:
-            bases = self.tasks.trained_bases(self.net).items()
-            self.server_states.add("initial", {layer: base.detach().clone() for layer, base in bases})
+            self._keep_initial_bases()
+
+    def _keep_initial_bases(self) -> None:
+        bases = self.tasks.trained_bases(self.net).items()
+        self.server_states.add("initial", {layer: base.detach().clone() for layer, base in bases})
 
     def check_data(self) -> None:
         super().check_data()
@@ -178,9 +181,14 @@ class FedWeIT(FedProx):
         self.tasks.knowledge_base = self._knowledge_before
 
     def on_fit_start(self) -> None:
-        super().on_fit_start()  # tensors from a checkpoint are on the CPU
+        before = self.began_from
+        super().on_fit_start()
+        if self.began_from is not before:  # with initial_weights
+            self._keep_initial_bases()
+        # Tensors from a checkpoint are on the CPU.
         self.tasks.knowledge_base = tree_map(lambda part: part.to(self.device), self.tasks.knowledge_base)
 
+        self._knowledge_before = self.tasks.knowledge_base
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["federated"]["knowledge_base"] = _over_parts(self.tasks.knowledge_base, vars)

@@ -151,6 +151,17 @@ def test_all_earlier_tasks_may_be_known(tiny):
         tiny.assert_same_state(again.stored.states.read(c), method.stored.states.read(c))
 
 
+@pytest.mark.parametrize("share_base", [True, False])
+def test_clients_begin_with_the_bases_of_initial_weights(tiny, tmp_path, share_base):
+    """Client 2, which comes in round 2, after B is averaged, too."""
+    before = {name: tensor + 1 for name, tensor in tiny.train(FedWeIT, rounds=1).net.state_dict().items()}
+    torch.save(before, tmp_path / "net.pt")
+    data, settings = tiny.new_data(cohorts=COHORTS), {"share_base": share_base, "initial_weights": str(tmp_path / "net.pt")}
+    method = tiny.train(FedWeIT, data, rounds=2, **settings)
+    for layer, base in method.server_states.tensors("initial").items():
+        assert torch.equal(base, before[weight(layer, "base")])
+
+
 def test_the_limit_of_knowledge_is_a_cohort_without_oneself(tiny):
     """One number of attention for each other client that can be in a cohort; by name the largest cohort counts."""
     coins = {"clients_per_round": 1, "client_sampler": Poisson()}
