@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.generator_losses import Boundary
-from fl_lightning.functional.random_streams import stream_seed, torch_stream
+from fl_lightning.functional.random_streams import seeded_layers, stream_seed, torch_stream
 from fl_lightning.protocol import Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.synthesis import Synthesis, SynthesisPlan, SynthesisTask, cycled_order
@@ -101,4 +101,6 @@ class SynthesisingLearner(DistillingLearner):
             self.method.seed,
             self.task,
         )
-        self.synthesised.copy_(self.new_synthesis(of).run())
+        synthesis = self.new_synthesis(of)
+        with seeded_layers(of.seed, of.task, -1, "student", self.synthesised.device):  # dropout of its net
+            self.synthesised.copy_(synthesis.run())

@@ -83,6 +83,21 @@ def test_engines_agree_on_augmented_images(arriving):
     assert (one.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-4
 
 
+def test_dropout_of_the_student_is_drawn_by_seed_and_task(arriving):
+    """Whatever the global generator has drawn before."""
+
+    class Drawing(FederatedCallback):
+        def on_round_end(self, trainer, module, round, report):
+            torch.rand(1)
+
+    images = []
+    for callbacks in ([], [Drawing()]):
+        net = arriving.new_net()
+        net.features.append(nn.Dropout())
+        images.append(arriving.train(TARGET, net=net, rounds=3, callbacks=callbacks, **SMALL).tasks.synthesised)
+    assert torch.equal(*images)
+
+
 def test_a_synthesis_that_is_not_finite_ends_the_run(arriving):
     """In one line, before the first round of the next task."""
 
