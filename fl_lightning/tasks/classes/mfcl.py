@@ -151,6 +151,8 @@ class MFCL(DistillingLearner):
 
     def end_task(self) -> None:
         super().end_task()
+        if self.distillation == self.head_weight == 0:
+            return
         teacher = copy.deepcopy(self.method.net).eval().requires_grad_(False)
         stream = torch_stream(self.method.seed, self.task, -1, "noise of the generator")
         self.generator.train().requires_grad_(True)

@@ -57,11 +57,13 @@ def test_all_tasks_equal_the_equations(arriving):
 
 
 def test_without_its_terms_it_is_fine_tuning(arriving):
-    """Bit for bit, and nothing more is sent."""
-    plain, off = (
-        arriving.train(method, **settings)
-        for method, settings in ((ClassLearner, {}), (MFCL, {"distillation": 0.0, "head_weight": 0.0, **SMALL}))
+    """Bit for bit; nothing more is sent, and no generator trained."""
+    none = {"distillation": 0.0, "head_weight": 0.0, **SMALL}
+    plain, off, begun = (
+        arriving.train(method, rounds=rounds, **settings)
+        for method, rounds, settings in ((ClassLearner, 6, {}), (MFCL, 6, none), (MFCL, 1, none))
     )
+    arriving.assert_same(off.tasks.generator, begun.tasks.generator, atol=0)
     arriving.assert_same(off.net, plain.net, atol=0)
     assert [report.bytes_down for report in off.seen.rounds] == [report.bytes_down for report in plain.seen.rounds]
 
