@@ -28,7 +28,8 @@ class APD(TaskLearner):
         loss + l1 * sum_{j<=t} |A_j| + l2/2 * sum_{j<t} ||theta_j - theta_j as task t begins||^2
              + decay/2 * (||A_t||^2 + ||m_t||^2)
 
-    and in the first task ``decay/2 * ||B||^2`` too. As a task begins, ``theta_j`` has the B that the client received then.
+    and in the first task ``decay/2 * ||B||^2`` too. As a task begins, ``theta_j`` has the B that the client received then; with
+    :class:`WeightedTransfer` it has the client's own B, before it takes over received values.
     Evaluation, and the stored task, leave out the entries of A_t that are not above ``l1`` in size.
 
     Args:

@@ -2,7 +2,8 @@
 
 J. Yoon, W. Jeong, G. Lee, E. Yang, S. J. Hwang: Federated Continual Learning with Weighted Inter-client Transfer. ICML 2021.
 arXiv 2003.03196. Equations 1 and 2, Algorithm 1. Where text and code differ, ``upload`` and ``retroactive`` choose; A of
-earlier tasks is fixed by default, as in the code, and the mask has no l1 term, which has weight 0 in the code.
+earlier tasks is fixed by default, as in the code, and the mask has no l1 term, which has weight 0 in the code. The l2 penalty
+has the code's factor 1/2, which equation 2 lacks.
 """
 
 import math
@@ -187,8 +188,8 @@ class FedWeIT(FedProx):
             self._keep_initial_bases()
         # Tensors from a checkpoint are on the CPU.
         self.tasks.knowledge_base = tree_map(lambda part: part.to(self.device), self.tasks.knowledge_base)
-
         self._knowledge_before = self.tasks.knowledge_base
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["federated"]["knowledge_base"] = _over_parts(self.tasks.knowledge_base, vars)

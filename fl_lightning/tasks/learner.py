@@ -57,7 +57,7 @@ class TaskLearner(Learner):
     The method decides what goes through the server, ``FedProx(net, tasks=TaskLearner())``; with ``LocalOnly`` nothing does. The
     class layer, ``classifier``, stays with the client. New values are drawn for it when a task begins, and it is kept when the
     task ends. Clients' models are evaluated after a local fit, on the test samples of every task learned so far. A client that
-    is not visited while a task lasts, or that ends it with a non-finite update, does not learn that task.
+    is not visited while a task lasts, or ends it with an update that is not finite, late or lost, does not learn that task.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.

@@ -40,16 +40,16 @@ class ClassLearner(Learner):
 
     The method decides what goes through the server, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` sets each client's
     samples in each task. ``data.clients_per_round`` of the clients that have joined take part in a round, or all of them if
-    there are fewer. The net gives minus infinity for classes not seen yet, in training, evaluation and as a teacher. New values
-    are drawn for the rows of a class, the same for all clients, when its task begins. With blurry borders, clients also train
-    on samples of other tasks' classes. With ``softmax_over`` new, the classes that a client has samples of then count as new;
-    with ``seen``, the later classes that it has met count as seen. The net has a linear class layer, as all
-    bundled nets have.
+    there are fewer; a fraction is of ``data.num_clients``. The net gives minus infinity for classes not seen yet, in training,
+    evaluation and as a teacher. New values are drawn for the rows of a class, the same for all clients, when its task begins.
+    With blurry borders, clients also train on samples of other tasks' classes. With ``softmax_over`` new, the classes that a
+    client has samples of then count as new; with ``seen``, the later classes that it has met count as seen. The net has a
+    linear class layer, as all bundled nets have.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.
         softmax_over: the classes that compete in the local loss: ``new``, those of the present task (TARGET, LANDER), which
-            does not change the rows of old ones, or all ``seen`` (MFCL), which pushes down classes without samples.
+            gives the rows of old ones no gradient, or all ``seen`` (MFCL), which pushes down classes without samples.
 
     Raises:
         ValueError: if a value is out of range.

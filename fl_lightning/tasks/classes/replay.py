@@ -27,7 +27,7 @@ class Replay(ClassLearner):
     """A local step uses B samples of the present task and B_m newly drawn from a client's memory: the mean over all of them.
 
     A client chooses among the samples of a task at its last visit in it, by indices of its data. A client that takes no part in
-    a task, or ends it with a non-finite update, remembers none of it. Each sample is offered once.
+    a task, or ends it with an update that is not finite, late or lost, remembers none of it. Each sample is offered once.
 
     Args:
         memory: m, samples that each client remembers, at least 0; 0 is fine-tuning exactly.
