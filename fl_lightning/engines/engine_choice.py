@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.algorithm import FederatedAlgorithm, joined
 from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
@@ -225,7 +225,7 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     keeps_some = RoundHooks(method).keeps_state or any(map(method.is_personal, dict(method.net.named_parameters())))
     a_kind = 2 if keeps_some else 1
     if method.tasks.class_progress() is not None:
-        a_kind *= data.class_streams.num_tasks
+        a_kind *= joined(method).class_streams.num_tasks
     mixes = mixes_samples(copied_net(method).train(), data.first_inputs(2))
     for client in range(data.num_clients):
         steps, last = method.num_local_steps(client), data.num_train(client)

@@ -170,16 +170,16 @@ def _over_rounds(log: Log) -> Iterator[Picture]:
     def accuracy(round: int) -> Figure:
         return figures.over_rounds(values, names, rounds.tolist(), "Accuracy of the global model by class")
 
-    trained = rounds > 0  # the untrained model has nothing to forget
+    trained = np.flatnonzero(rounds)  # the untrained model has nothing to forget
 
     def drops(round: int) -> Figure:
-        after = values[:, trained]
+        after = torch.from_numpy(found[:, trained])
         title = "Drop in accuracy since the evaluation before"
         fallen = (after[:, :-1] - after[:, 1:]).clamp_min(0)
         return figures.over_rounds(fallen, names, rounds[trained][1:].tolist(), title, diverging=True)
 
     yield Picture("class_accuracy/heatmap", last, accuracy, of_the_run=True)
-    if trained.sum() > 1:
+    if len(trained) > 1:
         yield Picture("forgetting/drops", last, drops, of_the_run=True)
 
 
