@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 import torch
@@ -113,10 +114,14 @@ class FedReg(FederatedModule):
                 )
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
-        """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it."""
+        """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it.
+
+        A visit with fewer steps than batches makes only the rows that it rehearses; modified gradients need all samples'.
+        """
         carry = super().client_start(net, client)
         net.eval()
-        rows = [self._perturbed(net, batch, client) for batch in client.epoch("pseudo data")]
+        batches = islice(client.epoch("pseudo data"), None if self.modified_gradients else client.num_steps)
+        rows = [self._perturbed(net, batch, client) for batch in batches]
         net.train()
         rehearsal = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         if self.modified_gradients:

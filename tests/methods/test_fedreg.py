@@ -331,6 +331,17 @@ def test_pseudo_data_lie_uphill_and_stay(tiny):
         assert ((soft > 0.01).sum(dim=1) > 1).all()  # labels of more than one class each
 
 
+def test_a_visit_makes_only_what_it_rehearses(tiny, monkeypatch):
+    """Two of three rows in two steps, with the same bits."""
+    settings = {"norm": False, "local_steps": 2, "pseudo_step": STEP}
+    short = tiny.train(Keeps, tiny.new_data(cohorts=[[1]]), **settings)
+    assert len(short.kept[3]["pseudo"]) == 2
+    monkeypatch.setattr(fedreg, "islice", lambda batches, _: batches)
+    long = tiny.train(Keeps, tiny.new_data(cohorts=[[1]]), **settings)
+    assert len(long.kept[3]["pseudo"]) == 3
+    tiny.assert_same(short.net, long.net, atol=0)
+
+
 @pytest.mark.parametrize(("tiny", "atol"), [("sgd tce", 0.0), ("sgd", 1e-10)], indirect=["tiny"])
 def test_without_projections_and_pull_it_is_fedavg(tiny, monkeypatch, atol):
     """gamma = 1 and multipliers of 0: bit for bit, or but for the 1e-12 in the logarithm of the cross entropy."""
