@@ -145,18 +145,13 @@ def heatmap(
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 dark = abs(value) > 0.6 if diverging else value < 0.5
-                color, shown = "white" if dark else "black", _number(value)
+                color = "white" if dark else "black"
+                shown = re.sub(r"^(-?)0\.", r"\1.", f"{value:z.2f}").replace("1.00", "1.0")  # a cell is narrow
                 number = axes.text(column, row, shown, ha="center", va="center", fontsize=_NUMBER_SIZE, color=color)
                 number.set_in_layout(False)  # it is within its cell, and to ask for its size is slow
     if with_bar:
         axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, ticks=np.linspace(low, 1, 5), format="%g")
     return _figure_of(axes)
-
-
-def _number(value: float) -> str:
-    """Two decimals without a leading zero, as a cell has room for few digits."""
-    shown = f"{value:z.2f}"
-    return shown.replace("0.", ".", 1).replace("1.00", "1.0") if abs(value) < 2 else shown
 
 
 def _figure_of(axes: Axes) -> Figure:

@@ -62,7 +62,7 @@ class RunSummary(FederatedCallback):
         self._curves: dict[str, dict[int, float]] = {}  # name -> round -> value
         self._left_out: dict[int, int] = {}  # client -> rounds in which its update was not finite
         self._undone: list[int] = []  # rounds whose server step was undone
-        self._lost: list[int] = []  # rounds of which nothing counts, as too few finite updates arrived
+        self._lost: list[int] = []  # rounds that do not count, as too few finite updates arrived
         self._largest: dict[str, float] | None = None  # of all finite updates: its norm, who sent it and when
         self._newest: dict[str, float] | None = None  # the same of the newest round that counts
         self._before_lost: dict[str, float] | None = None  # the same of the round before the newest lost rounds

@@ -134,9 +134,7 @@ def _observe_client(engine: SequentialEngine, round: int, index: int, pixel_rang
         raise ValueError("model of the run sends no weight that is trained: there is nothing to attack")
     if not all(part.isfinite().all() for part in change.values()):
         raise ValueError(f"the update of client {index} is not finite: choose an earlier checkpoint")
-    batch = next(engine.samples.batches(index, client.round, 1))
-    if engine.method.hostile is not None:
-        batch = engine.method.hostile.batch(batch, client)
+    batch = client.labeled(next(engine.samples.batches(index, client.round, 1)))
     pixels = pixel_range.pixels(batch.inputs)
     low, high = pixels.min().item(), pixels.max().item()
     if low < -_ROUNDING or high > 1 + _ROUNDING:

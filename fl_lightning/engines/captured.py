@@ -190,11 +190,10 @@ class CapturedEngine(SequentialEngine):
         inputs = Inputs(row, steps, known_of(client), client.moments)
         resting = tuple(tuple(self.method.resting(client.index, step)) for step in range(len(steps)))
         factor = self.hooks.rate_factor(client.round, client.index)
-        phases = Phases(resting, None if self._takes_any_rate else factor, whole)
-        key, progress = likeness(inputs, phases, self.global_state), self.method.tasks.class_progress()
-        if progress is not None:  # a recorded program repeats the classes that competed then
-            key += f" task {progress.task}"
-        return _Kind(key, inputs, phases)
+        progress = self.method.tasks.class_progress()
+        task = None if progress is None else progress.task
+        phases = Phases(resting, None if self._takes_any_rate else factor, whole, task)
+        return _Kind(likeness(inputs, phases, self.global_state), inputs, phases)
 
     def _program(self, memory: VisitMemory, kind: _Kind) -> VisitProgram:
         return memory.program(kind.key, lambda: VisitProgram(self, self._local_step, memory, kind.phases, kind.inputs))

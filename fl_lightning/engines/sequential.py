@@ -71,8 +71,7 @@ class SequentialEngine(Engine):
         self._resting = tuple(self.method.resting(client.index, step))  # for ``_apply`` too
         client = client.having(step=step, resting=self._resting)
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
-        if self.method.hostile is not None:
-            batch = self.method.hostile.batch(batch, client)
+        batch = client.labeled(batch)
         dropout = step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext()
         with dropout, self._factors.collected():
             return self.method.client_step(self.net, batch, client)

@@ -53,6 +53,7 @@ class Phases(NamedTuple):
     resting: tuple[Sequence[str], ...]  # fixed weights, by step
     factor: float | None  # on the optimizer's rate; None: the one in the numbers, which changes from visit to visit
     whole: bool  # from the global weights to the sum over clients; else only the local steps
+    task: int | None  # position among the tasks of arriving classes, as a recording repeats its classes; None: no such tasks
 
 
 @dataclass

@@ -12,7 +12,7 @@ from fl_lightning.checks import check_list, check_whole
 from fl_lightning.losses import IGNORED, TokenCrossEntropy
 from fl_lightning.objectives.objective import Entries, Objective
 
-_AT_ONCE = 2**24  # logits, of which there is a float64 copy
+_AT_ONCE = 2**24  # logits that are copied to float64 together
 
 
 class NextToken(Objective):

@@ -141,18 +141,19 @@ class Client:
 
     def batches(self) -> Iterator[Batch]:
         """This visit's batches, from the start, the same at every call."""
-        return self._labeled(self._samples().batches(self.index, self.round, self.num_steps))
+        return map(self.labeled, self._samples().batches(self.index, self.round, self.num_steps))
 
     def epoch(self, purpose: str) -> Iterator[Batch]:
         """One pass over its training samples in an order drawn for the purpose, with short batches padded."""
-        return self._labeled(self._samples().epoch(self.index, self.round, purpose))
+        return map(self.labeled, self._samples().epoch(self.index, self.round, purpose))
 
     def samples(self) -> Iterator[Batch]:
         """Its training samples, each once and without randomness."""
-        return self._labeled(self._samples().client_samples(self.index))
+        return map(self.labeled, self._samples().client_samples(self.index))
 
-    def _labeled(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return batches if self.relabel is None else (self.relabel(batch, self) for batch in batches)
+    def labeled(self, batch: Batch) -> Batch:
+        """A batch of its samples with the labels that it trains on, which are others if it flips labels."""
+        return batch if self.relabel is None else self.relabel(batch, self)
 
     def _samples(self) -> ClientBatches:
         if self.data is None:

@@ -88,8 +88,8 @@ def test_hostile_clients_in_the_mean(tiny, hostile, weighting):
 
 @pytest.mark.parametrize("method", [FedAvg, partial(FedCurv, penalty=1.0), partial(SCAFFOLD, option="I")])
 def test_label_flip_trains_on_other_labels(tiny, method):
-    """A run of which the data have the flipped labels gives the same bits; the loss reads the flipped counts, too, and hooks
-    that go through a client's samples see the flipped labels."""
+    """A run on data with the flipped labels gives the same bits. The loss reads the flipped counts, too, and hooks that go
+    through a client's samples see the flipped labels."""
     data, hostile = tiny.new_data(), LabelFlip(0.4)
     flipped, named = tiny.new_data(), hostile.clients(5, 0)
     flipped.setup()

@@ -409,7 +409,7 @@ def test_running_statistics_of_instance_norm_are_refused(fit, toy_data):
 
 
 def test_frozen_batch_norm_is_taken(fit, toy_data):
-    """In evaluation mode it mixes no samples; one whose weights train is refused, and one that keeps no statistics."""
+    """In evaluation mode it mixes no samples. One with trained weights is refused, and one that keeps no statistics."""
     for privacy in (UserLevelDP(1.0), DPSGD(1.0)):
         settings = {"privacy": privacy, "server_weighting": "uniform"}
         for trained, tracks in ((["2.*"], True), (["1.*", "2.*"], True), (["2.*"], False)):

@@ -256,8 +256,8 @@ def test_every_task_has_a_captured_program(arriving, monkeypatch):
     """Visits of one step look alike, but a CUDA graph repeats the columns of the task in which it was recorded."""
     monkeypatch.setattr(torch, "compile", lambda step, **_: step)
     trained = arriving.train(ClassLearner, engine="captured", local_steps=1)
-    programs = trained.engine._working.programs
-    assert sorted(key.rpartition(" task ")[2] for key in programs) == ["0", "1", "2"]
+    programs = trained.engine._working.programs.values()
+    assert sorted(program.phases.task for program in programs) == [0, 1, 2]
     choices = []
     for most in (6, 5):  # two a task, as a learner can keep states
         monkeypatch.setattr(engine_choice, "MOST_PROGRAMS", most)
