@@ -11,7 +11,6 @@ from torch import nn
 from fl_lightning import FedAvg, Trainer
 from fl_lightning.data import from_arrays
 from fl_lightning.losses import CrossEntropy, Loss, TorchLoss, TruncatedCrossEntropy, WeightedCrossEntropy, as_loss
-from fl_lightning.privacy import DPSGD
 
 LOGITS, TARGET, COUNTS = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([2, 0])
 
@@ -80,14 +79,13 @@ class Shaped(Loss):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"engine": "auto"}, {"engine": "sequential"}, {"engine": "vectorized"}, {"micro_batch_size": 4}, {"privacy": DPSGD}],
+    [{"engine": "auto"}, {"engine": "sequential"}, {"engine": "vectorized"}, {"micro_batch_size": 4}],
     ids=str,
 )
 @pytest.mark.parametrize("shape", ["()", "(4, 1)"])
 def test_a_loss_of_another_shape_is_refused(shape, settings):
     """With padding its mean would be over pairs of samples, or over padding."""
-    private = {"privacy": DPSGD(1.0)} if "privacy" in settings else {}
-    method = FedAvg(nn.Linear(4, 3), loss=Shaped(shape), **{**settings, **private})
+    method = FedAvg(nn.Linear(4, 3), loss=Shaped(shape), **settings)
     data = from_arrays(torch.randn(11, 4), torch.arange(11) % 3, [range(4), range(4, 11)], batch_size=4)
     trainer = Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
     with pytest.raises(ValueError, match=rf"model\.loss, or .* {re.escape(shape)} for 4 samples, must be \(4,\), one"):

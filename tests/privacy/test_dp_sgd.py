@@ -449,6 +449,20 @@ def test_low_precision_is_refused(fit, toy_data, precision):
         fit(FedAvg(nn.Linear(4, 3), privacy=DPSGD(1.0)), toy_data(), 1, precision=precision)
 
 
+class OneColumn(Loss):
+    """A loss of shape (B, 1)."""
+
+    uses_label_counts = False
+
+    def __call__(self, logits, target, label_counts):
+        return F.cross_entropy(logits, target, reduction="none")[:, None]
+
+
+def test_a_loss_of_another_shape_is_refused(fit, toy_data):
+    with pytest.raises(ValueError, match=r"^model\.loss, or .* \((\d+), 1\) for \1 samples, must be \(\1,\), one"):
+        fit(FedAvg(nn.Linear(4, 3), loss=OneColumn(), privacy=DPSGD(1.0)), toy_data(), 1)
+
+
 def test_a_net_in_half_precision_is_refused(fit, toy_data):
     with pytest.raises(ValueError, match=r"^model.net has weight in torch.bfloat16, but DP-SGD takes .*: give net.float\(\)$"):
         fit(FedAvg(nn.Linear(4, 3).bfloat16(), privacy=DPSGD(1.0)), toy_data(), 1)
