@@ -52,7 +52,7 @@ from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import ServerStep
 from fl_lightning.run.settings import RunSettings, Settings
 from fl_lightning.run.stored_states import StoredStates
-from fl_lightning.run.trainer_settings import check_trainer
+from fl_lightning.run.trainer_settings import averages_of, check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint
@@ -268,6 +268,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             self.began_from = take_initial_weights(self, self.initial_weights, self.data.samples.input_record)
             if self.needs.initial_model:
                 keep_initial_model(self, anew=True)
+            for average in averages_of(self.trainer):
+                average.setup(self.trainer, self, "fit")  # it has copied the drawn net
         self.evaluation.place_data(self.trainer)
         self.check_data()
         if self.privacy is not None:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
 from torch import nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
@@ -18,7 +17,7 @@ from fl_lightning.functional import weighted_average
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.models.federated_net import copied_net, global_tensors
-from fl_lightning.run.trainer_settings import callbacks_of
+from fl_lightning.run.trainer_settings import averages_of
 
 ReferenceSource = str | Source  # by name, or as an object
 
@@ -58,7 +57,7 @@ def held_references(
 @contextmanager
 def evaluated_weights(trainer: Trainer, method: LightningModule) -> Iterator[None]:
     """In the block the method has the weights that validation reads: their average, where EMA or SWA of Lightning makes one."""
-    averages = [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
+    averages = averages_of(trainer)
     for average in averages:
         # Takes each round once, and this one perhaps only after the callback that asks.
         average.on_train_batch_end(trainer, method, None, None, 0)

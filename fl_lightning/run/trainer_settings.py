@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -184,6 +184,11 @@ def refuse_other_strategies(trainer: Trainer) -> None:
 def callbacks_of(trainer: Trainer) -> list[Callback]:
     """A trainer's callbacks, an attribute that its class does not declare."""
     return trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def averages_of(trainer: Trainer) -> list[WeightAveraging]:
+    """Those of its callbacks that average weights over rounds: EMA or SWA of Lightning."""
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
 
 
 def refuse_float16(precision: str) -> None:

@@ -92,3 +92,24 @@ def test_classes_that_arrive_are_scored_by_the_average():
 def fit_digits(method, data, callbacks):
     quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     Trainer(max_steps=4 if data.tasks else 3, val_check_interval=1, callbacks=callbacks, **quiet).fit(method, datamodule=data)
+
+
+def test_the_average_begins_with_initial_weights(tmp_path):
+    """Lightning copies the net before they are read: rounds before the first average would be evaluated with drawn weights."""
+    start, file = nn.Linear(3, 3).double(), tmp_path / "start.pt"
+    torch.save(start.state_dict(), file)
+    seen = []
+
+    class Evaluated(FederatedCallback):
+        def on_validation_batch_end(self, trainer, module, *_):
+            seen.append(module.net.weight.detach().clone())
+
+    method = FedAvg(nn.Linear(3, 3).double(), initial_weights=str(file))
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    test = {"test_inputs": inputs, "test_targets": torch.arange(12) % 3, "batch_size": None}
+    data = from_arrays(inputs, torch.arange(12) % 3, [range(12)], **test)
+    callbacks = [EMAWeightAveraging(decay=DECAY, update_starting_at_step=5), Evaluated()]
+    settings = {"accelerator": "cpu", "precision": "64-true", "logger": False, "enable_checkpointing": False}
+    Trainer(max_steps=2, val_check_interval=1, callbacks=callbacks, **settings).fit(method, datamodule=data)
+    assert len(seen) >= 2
+    assert all(torch.equal(weight, start.weight) for weight in seen)
