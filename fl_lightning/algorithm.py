@@ -359,9 +359,15 @@ class FederatedAlgorithm(LocalTraining):
             keep_initial_model(self, anew=False)
         self.tasks.configure()
         for kind in self.server_zeros:
-            self.server_states.add(kind, shared_zeros(self))
+            if self.begins_run or kind not in self.server_states:
+                self.server_states.add(kind, shared_zeros(self))
         if self.federation is not None:
             self.loss = objective_of(self.federation).loss_for(self.loss)
+
+    @property
+    def begins_run(self) -> bool:
+        """Whether a run is about to start, with fresh states of the server; False where a trained net is evaluated."""
+        return True
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""

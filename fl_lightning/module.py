@@ -247,6 +247,10 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             check_objective(self, data, callbacks)
             check_outputs(self.net, data, self.class_layer)
 
+    @property
+    def begins_run(self) -> bool:
+        return self._trainer is None or self.trainer.state.fn == "fit"
+
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one registered with Lightning, and its schedule."""
         trainable = [parameter for parameter in self.net.parameters() if parameter.requires_grad]

@@ -27,9 +27,8 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
     if not method.needs.each_upload or not reply.upload:
         return reply
     upload = reply.upload
-    used = [name for name, part in upload.items() if isinstance(part, Weighted) and name not in _PARTS]
-    if method.needs.data.public_samples:
-        used.append("outputs on public samples")
+    probed = ["outputs on public samples"] if method.needs.data.public_samples else []
+    used = [*(name for name, part in upload.items() if isinstance(part, Weighted) and name not in _PARTS), *probed]
     if method.aggregation is not None and used:
         raise ArgumentError(
             "model.aggregation",
@@ -43,7 +42,7 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
             f"is {type(method.hostile).__name__}, but {type(method).__name__} sends no weights: use LabelFlip or "
             "another method",
         )
-    derived = [name for name, part in upload.items() if part.derived]
+    derived = [*(name for name, part in upload.items() if part.derived), *probed]
     if method.hostile is not None and method.hostile.corrupts_uploads and derived:
         raise ArgumentError(
             "model.hostile",

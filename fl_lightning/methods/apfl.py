@@ -15,6 +15,7 @@ from fl_lightning.functional.clipping import clipped
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import CommonArguments, Net
 from fl_lightning.protocol import Batch, Client, ClientState, State
+from fl_lightning.run.refused_data import check_groups
 
 ShareSteps = Literal["visit", "step", "never"]
 
@@ -48,6 +49,10 @@ class APFL(SecondModel):
         check_range("model.share", share, at_least=0, at_most=1, hint="0 uses the global model, 1 the personal one")
         check_choice("model.share_steps", share_steps, ShareSteps)
         self.share, self.share_steps = share, share_steps
+
+    def check_data(self) -> None:
+        super().check_data()
+        check_groups(self, "lr")
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         client.state.setdefault("share", client.received[0].new_tensor(self.share))

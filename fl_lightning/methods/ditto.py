@@ -14,6 +14,7 @@ from fl_lightning.functional.clipping import clipped
 from fl_lightning.methods.second_model import SecondModel
 from fl_lightning.module import CommonArguments, Net
 from fl_lightning.protocol import Batch, Client, State
+from fl_lightning.run.refused_data import check_groups
 
 
 class Ditto(SecondModel):
@@ -44,6 +45,11 @@ class Ditto(SecondModel):
         if personal_learning_rate is not None:
             check_range("model.personal_learning_rate", personal_learning_rate, above=0, hint="null is that of model.optimizer")
         self.penalty, self.personal_learning_rate = penalty, personal_learning_rate
+
+    def check_data(self) -> None:
+        super().check_data()
+        if self.personal_learning_rate is None:
+            check_groups(self, "lr")
 
     def client_step(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         personal, rate = client.state["model"], self.personal_learning_rate or self.step_rate(client)

@@ -18,7 +18,8 @@ from fl_lightning.protocol import Reduction, State
 class FedACG(FedProx):
     """Clients receive ``v = w_t + momentum m``; with D the mean of their changes from v, m becomes ``momentum m + D``.
 
-    The new global model is ``w_t + m``, the mean of the clients' models. Between rounds the net holds w, during a round v.
+    With the default server optimizer the new global model is ``w_t + m``, the mean of the clients' models. Between rounds the
+    net holds w, during a round v.
 
     Round:
         clients: ``F_k(w) + mu/2 |w - v|^2`` from v = w_t + lambda m

@@ -16,6 +16,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import ensemble_distillation
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, predict_in_batches
+from fl_lightning.run.refused_data import check_public_batches
 
 
 class FedDF(FederatedModule):
@@ -68,6 +69,7 @@ class FedDF(FederatedModule):
                 "out: set aside at least 10, such as 1250 of CIFAR-10"
             )
         super().check_data()
+        check_public_batches(self, len(self.data.public) - len(self.data.public) // 10, self.distillation_batch_size)
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public.inputs())}

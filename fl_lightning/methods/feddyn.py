@@ -17,6 +17,8 @@ from fl_lightning.protocol import Batch, Client, Reduction, Upload, Weighted
 class FedDyn(FederatedModule):
     """Clients minimise ``F_k(w) - <g_k, w> + alpha/2 * ||w - w_t||^2``, g_k the gradient that their last visit ended with.
 
+    With another server optimizer than the default the global model does not become the mean less h/alpha.
+
     Round:
         clients: ``F_k(w) - <g_k, w> + alpha/2 |w - w_t|^2``
         server: mean less h/alpha

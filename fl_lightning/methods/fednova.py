@@ -18,6 +18,10 @@ from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
+from fl_lightning.run.refused_data import check_groups
+
+ACCUMULATING = ("momentum", "dampening", "nesterov")
+"""Settings of SGD that decide how often a gradient counts."""
 
 
 class FedNova(FedProx):
@@ -45,19 +49,20 @@ class FedNova(FedProx):
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:
             raise ValueError(f"model.optimizer is {type(optimizer).__name__}, but FedNova supports only SGD: use SGD")
+        group = optimizer.param_groups[0]
         for name in ("nesterov", "dampening"):
-            if optimizer.defaults[name]:
+            if group[name]:
                 raise ValueError(
-                    f"model.optimizer.{name} is {optimizer.defaults[name]}, but FedNova takes only plain momentum: leave it out"
+                    f"model.optimizer.{name} is {group[name]}, but FedNova takes only plain momentum: leave it out"
                 )
         if self.visit_lr_scheduler is not None:
             raise ValueError(
                 "model.visit_lr_scheduler is given, but FedNova counts local steps of one rate: leave it out, or use FedAvg"
             )
         self._accumulated_steps = AccumulatedSteps(self.optimizer)
-        self._momentum: float = optimizer.defaults["momentum"]
+        self._momentum: float = group["momentum"]
         check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
-        self._check_pull(optimizer.defaults["lr"])
+        self._check_pull(group["lr"])
 
     def _check_pull(self, rate: float) -> None:
         if self.mu > 0 and self._momentum > 0:
@@ -74,6 +79,7 @@ class FedNova(FedProx):
     def check_data(self) -> None:
         super().check_data()
         self._accumulated_steps.refuse_carried(self)
+        check_groups(self, *ACCUMULATING, *(("lr",) if self.mu else ()))
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
@@ -145,7 +151,7 @@ class AccumulatedSteps:
         """The count of at least one step."""
         if self._group is None:
             return float(steps)
-        rho, dampening, nesterov = (self._group[name] for name in ("momentum", "dampening", "nesterov"))
+        rho, dampening, nesterov = (self._group[name] for name in ACCUMULATING)
         total = velocity = 0.0
         for step in range(1, steps + 1):
             velocity = rho * velocity + (1 if step == 1 else 1 - dampening)

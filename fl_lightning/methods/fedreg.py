@@ -22,11 +22,13 @@ from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, State, mean_gradient
+from fl_lightning.run.refused_data import check_groups
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
 _ROUNDING_NORM = 1e-20  # squared norm of a gradient that is rounding
 _LOG_FLOOR = math.log(1e-12)
+_NONE = ("momentum", "weight_decay")
 
 
 class FedReg(FederatedModule):
@@ -80,7 +82,7 @@ class FedReg(FederatedModule):
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
             check_range(f"model.{name}", getattr(self, name), above=0)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
-        plain = type(optimizer) is torch.optim.SGD and not any(optimizer.defaults[key] for key in ("momentum", "weight_decay"))
+        plain = type(optimizer) is torch.optim.SGD and not any(optimizer.param_groups[0][key] for key in _NONE)
         if not plain or self.clip_local_gradients is not None:
             raise ValueError(
                 f"model.optimizer is {type(optimizer).__name__} with its settings, but FedReg projects steps of plain SGD: "
@@ -91,6 +93,10 @@ class FedReg(FederatedModule):
                 "model.visit_lr_scheduler is given, but FedReg projects steps of one rate: leave it out, or use "
                 "model.client_lr_scheduler"
             )
+
+    def check_data(self) -> None:
+        super().check_data()
+        check_groups(self, "lr", *_NONE)
 
     def configure_model(self) -> None:
         super().configure_model()

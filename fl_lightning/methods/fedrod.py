@@ -32,8 +32,8 @@ class FedRoD(FederatedModule):
         the server has: a global model
 
     Raises:
-        ValueError: as the net is built, if its class layer is not found or not linear, or it is a Sequential; before round 1,
-            if it changes the outputs of its class layer.
+        ValueError: as the net is built, if its class layer is not found or not linear or frozen, or it is a Sequential; before
+            round 1, if it changes the outputs of its class layer.
     """
 
     needs = Needs(data=DataNeeds(classes=True))
@@ -53,6 +53,8 @@ class FedRoD(FederatedModule):
                 f"model.net is {type(self.net).__name__}, but FedRoD gives clients a second class layer: let {name} be a "
                 "torch.nn.Linear, and the net no Sequential, which would call the second one too"
             )
+        if not all(weight.requires_grad for weight in classifier.parameters()):
+            raise ValueError(f"model.trained leaves {name} of model.net frozen, but FedRoD trains two of it: add {name}.*")
         self._generic = {f"personal_head.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
         self.net.personal_head = copy.deepcopy(classifier)
 

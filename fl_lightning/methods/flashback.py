@@ -17,6 +17,7 @@ from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, Upload, Weighted, predict_in_batches
+from fl_lightning.run.refused_data import check_public_batches
 
 DistillationSchedule = Literal["decayed", "constant"]
 
@@ -73,7 +74,7 @@ class Flashback(FederatedModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.federation is not None:
+        if self.federation is not None and (self.begins_run or not hasattr(self, "visits")):
             self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes)))
             self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
 
@@ -81,6 +82,7 @@ class Flashback(FederatedModule):
         if not len(self.data.public):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().check_data()
+        check_public_batches(self, len(self.data.public), self.distillation_batch_size)
 
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}

@@ -336,6 +336,22 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
         )
 
 
+def check_groups(method: FederatedAlgorithm, *names: str) -> None:
+    """Refuse a local optimizer with groups of weights that differ in a setting, for a method that counts with one value.
+
+    Raises:
+        ValueError: with the values.
+    """
+    groups = method.optimizer([*method.trained_weights(method.net).values()]).param_groups
+    for name in names:
+        values = [*dict.fromkeys(group[name] for group in groups if name in group)]
+        if len(values) > 1:
+            raise ValueError(
+                f"model.optimizer has groups with {name} {' and '.join(map(str, values))}, but {type(method).__name__} counts "
+                "with one value for all weights: give all the same, or use FedAvg"
+            )
+
+
 def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, rounds: int) -> None:
     """Refuse clients' batches of one sample, in any task, if the net, for example one with BatchNorm, cannot take one.
 
@@ -346,22 +362,40 @@ def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, 
     Raises:
         ValueError: naming the first client with such a batch.
     """
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.net.modules()):
-        return
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:
         clients = {client for round in range(1, rounds + 1) for client in data.cohort(round)}
-    lonely = next(_batches_of_one(method, clients, data), None)
-    if lonely is None:
-        return
-    try:
-        copy.deepcopy(method.net).train()(data.first_inputs(1))
-    except ValueError as error:
+    lonely = next(_batches_of_one(method, clients, data), None) if _has_batch_norm(method.net) else None
+    if lonely is not None:
         part = "" if method.micro_batch_size is None else f" and model.micro_batch_size {method.micro_batch_size}"
-        raise ValueError(
-            f"data.batch_size is {data.batch_size}{part}, which gives {lonely} a batch of one sample, but BatchNorm in "
-            "model.net needs more: choose another batch size, or a net without it"
-        ) from error
+        _check_one(method.net, data, f"data.batch_size is {data.batch_size}{part}, which gives {lonely} a batch of one sample")
+
+
+def check_public_batches(method: FederatedAlgorithm, count: int, size: int) -> None:
+    """Refuse a last distillation batch of one sample, as :func:`check_batches_of_one`.
+
+    Args:
+        count: public samples in an epoch.
+        size: of a batch.
+    """
+    if count % size == 1 and _has_batch_norm(method.net):
+        _check_one(
+            method.net,
+            method.data,
+            f"model.distillation_batch_size is {size}, which leaves a batch of one of {count} public samples",
+        )
+
+
+def _has_batch_norm(net: nn.Module) -> bool:
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
+
+
+def _check_one(net: nn.Module, data: FederatedDataModule, what: str) -> None:
+    try:
+        copy.deepcopy(net).train()(data.first_inputs(1))
+    except ValueError as error:
+        cure = "choose another batch size, or a net without it"
+        raise ValueError(f"{what}, but BatchNorm in model.net needs more: {cure}") from error
 
 
 def _batches_of_one(method: FederatedAlgorithm, clients: Iterable[int], data: FederatedDataModule) -> Iterator[str]:

@@ -140,3 +140,43 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
     """A checkpoint after round 1, with the server's and the clients' states in it, and two more rounds: the same bits."""
     whole = tiny.train_any(name, watch=[Save(tmp_path / "1.ckpt")])
     assert_same_end(tiny, tiny.train_any(name, ckpt_path=tmp_path / "1.ckpt"), whole)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
+def test_an_evaluation_changes_nothing(tiny, name):
+    """Lightning configures the model anew for it: a checkpoint that is saved afterwards is that of the fit."""
+    data_settings, settings = needs_of(name)
+    test = {"test_inputs": torch.randn(4, 3, dtype=torch.float64), "test_targets": torch.arange(4)}
+    method = tiny.train(getattr(methods, name), tiny.new_data(**test, **data_settings), **settings)
+    before = copy.deepcopy(method.state_dict())
+    method.trainer.test(method, method.data, verbose=False)
+    tiny.assert_same(method.state_dict(), before, atol=0)
+
+
+def two_rates(weights):
+    first, *others = weights
+    return torch.optim.SGD([{"params": [first], "lr": 0.3}, {"params": others}], lr=0.05)
+
+
+def two_momenta(weights):
+    first, *others = weights
+    return torch.optim.SGD([{"params": [first]}, {"params": others, "momentum": 0.9}], lr=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "message"),
+    [
+        *((name, two_rates, "lr 0.3 and 0.05") for name in ("SCAFFOLD", "FedCM", "FedReg", "Ditto", "APFL")),
+        *((name, two_momenta, "momentum 0 and 0.9") for name in ("SCAFFOLD", "FedCM", "FedReg", "FedNova")),
+    ],
+)
+def test_groups_that_a_method_would_take_for_one_are_refused(tiny, name, optimizer, message):
+    """These divide by the rate of the steps, or by how often a gradient counts."""
+    with pytest.raises(ValueError, match=f"^model.optimizer has groups with {message}, but {name} counts with one value"):
+        tiny.train_any(name, optimizer=optimizer)
+
+
+def test_groups_of_several_rates_are_fine_where_no_rate_is_counted_with(tiny):
+    for name, more in {"FedAvg": {}, "FedNova": {}, "Ditto": {"personal_learning_rate": 0.1}}.items():
+        tiny.train_any(name, optimizer=two_rates, **more)

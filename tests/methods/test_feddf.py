@@ -142,3 +142,12 @@ def test_parts_that_stay_with_clients_are_refused(tiny, method, stays):
 def test_public_samples_are_asked_for(tiny, size):
     with pytest.raises(ValueError, match=f"data.public_size is {size}, but FedDF distils on public samples"):
         tiny.train(FedDF, tiny.new_data(public_size=size))
+
+
+@pytest.mark.parametrize(("method", "count"), [(FedDF, 21), (Flashback, 19)])
+def test_a_distillation_batch_of_one_sample_is_refused_before_round_1(tiny, method, count):
+    """FedDF holds a tenth of the public samples out."""
+    message = r"^model.distillation_batch_size is 6, which leaves a batch of one of 19 public samples, but BatchNorm in model"
+    with pytest.raises(ValueError, match=message):
+        tiny.train(method, tiny.new_data(public_size=count), distillation_batch_size=6)
+    tiny.train(method, tiny.new_data(public_size=count), norm=False, distillation_batch_size=6)

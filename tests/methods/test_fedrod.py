@@ -95,6 +95,13 @@ def test_from_a_checkpoint_clients_begin_with_its_generic_head(tiny, tmp_path, b
     tiny.assert_same({"weight": method.personal_model(shared, client)["classifier.weight"]}, {"weight": trained + generic})
 
 
+def test_a_frozen_class_layer_is_refused(tiny):
+    """A client would have nothing of its own to train."""
+    message = r"^model.trained leaves classifier of model.net frozen, but FedRoD trains two of it: add classifier\.\*$"
+    with pytest.raises(ValueError, match=message):
+        tiny.train(FedRoD, trained=["features.*"])
+
+
 @pytest.mark.parametrize(
     "net",
     [

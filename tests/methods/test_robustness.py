@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
-from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDF, FedDyn, FedExP, FedGMA, FedVARP, MoFedSAM
+from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDF, FedDyn, FedExP, FedGMA, FedVARP, Flashback, MoFedSAM
 from fl_lightning.privacy import UserLevelDP
 from fl_lightning.protocol import RoundReport
 from fl_lightning.robustness import (
@@ -181,6 +181,8 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
                 (FedGMA, SignFlip(), "sign"),
                 (FedVARP, SignFlip(), "before, news"),
                 (FedCurv, SignFlip(), "anchor"),
+                (FedDF, SignFlip(), "outputs on public samples"),
+                (Flashback, ALIE(), "outputs on public samples"),
             )
         ),
         (
@@ -201,6 +203,6 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
 def test_what_does_not_combine_is_refused(tiny, method, settings, message):
     """Before round 1, by name."""
     with pytest.raises(ValueError) as error:
-        tiny.train(method, tiny.new_data(public_size=20 if method is FedDF else 0), norm=False, **settings)
+        tiny.train(method, tiny.new_data(public_size=20 if method in (FedDF, Flashback) else 0), norm=False, **settings)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
