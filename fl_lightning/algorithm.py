@@ -319,6 +319,9 @@ class FederatedAlgorithm(LocalTraining):
     server_zeros: Sequence[str] = ()
     """Kinds of the server's state, ``self.server_states``, that begin as a zero for each weight that is trained and shared."""
 
+    begins_run = True
+    """Whether the server's states begin anew, as for a fit, or stay, as where a trained net is evaluated."""
+
     # Before the first round -----------------------------------------------------------------------------------------
 
     def join(self, federation: Site) -> None:
@@ -363,11 +366,6 @@ class FederatedAlgorithm(LocalTraining):
                 self.server_states.add(kind, shared_zeros(self))
         if self.federation is not None:
             self.loss = objective_of(self.federation).loss_for(self.loss)
-
-    @property
-    def begins_run(self) -> bool:
-        """Whether a run is about to start, with fresh states of the server; False where a trained net is evaluated."""
-        return True
 
     def adapt_net(self) -> None:
         """Change the net once it is built, before it is used."""

@@ -241,15 +241,12 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         data = self.federation
         if isinstance(data, FederatedDataModule) and data.tasks is not None:
             check_tasks(self, data.tasks)
+        self.begins_run = self._trainer is None or self.trainer.state.fn == "fit"
         super().configure_model()
         if isinstance(data, FederatedDataModule):
             callbacks: list[Callback] = [] if self._trainer is None else self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
             check_objective(self, data, callbacks)
             check_outputs(self.net, data, self.class_layer)
-
-    @property
-    def begins_run(self) -> bool:
-        return self._trainer is None or self.trainer.state.fn == "fit"
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one registered with Lightning, and its schedule."""
