@@ -17,6 +17,7 @@ from fl_lightning.state.strict_yaml import MAX_CHARACTERS, load_yaml
 _LONGEST_CHAIN = 50  # of files that are each based on the next
 # Where seed_everything arrives; a value there is overwritten.
 SEED_KEYS = ("data.seed", "model.seed", "model.init_args.seed")
+_METHODS = ("model", "model.init_args.tasks")
 SEEDED = "seed_everything is the seed of every random choice: give that instead"
 
 
@@ -78,16 +79,28 @@ def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[st
     """Both mappings in one; where they differ ``over`` wins, and another class leaves the base's arguments behind.
 
     Not so another method or learner of tasks: all methods have net, loss, optimizers and the like in common, all learners how
-    long a task lasts.
+    long a task lasts. A text can be a class, by its path.
     """
-    is_another = over.get("class_path", base.get("class_path")) != base.get("class_path")
-    if is_another and key not in ("model", "model.init_args.tasks"):
+    is_another = "class_path" in over and not _is_same_class(base.get("class_path"), over["class_path"])
+    if is_another and key not in _METHODS:
         base = {key: value for key, value in base.items() if key != "init_args"}
     merged = dict(base)
     for name, value in over.items():
-        both = isinstance(value, dict) and isinstance(base.get(name), dict)
-        merged[name] = _merge(base[name], value, f"{key}.{name}".lstrip(".")) if both else value
+        below, full = base.get(name), f"{key}.{name}".lstrip(".")
+        if isinstance(below, str) and isinstance(value, dict) and below.rpartition(".")[2][:1].isupper():
+            below = {"class_path": below}
+        elif isinstance(below, dict) and isinstance(value, str):
+            stays = full in _METHODS or _is_same_class(below.get("class_path"), value)
+            value = {"class_path": value} if stays else value
+        merged[name] = _merge(below, value, full) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def _is_same_class(one: object, other: object) -> bool:
+    """Whether the path of one class is that of the other without some packages or modules: SGD is torch.optim.SGD."""
+    shorter, longer = sorted((str(one).split("."), str(other).split(".")), key=len)
+    parts = iter(longer)
+    return shorter[-1] == longer[-1] and all(part in parts for part in shorter)
 
 
 def _found(name: str, key: str, folder: Path) -> Path:

@@ -77,11 +77,35 @@ def test_another_class_leaves_the_bases_arguments_behind(write):
     }
 
 
+RATE = {"init_args": {"lr": 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("below", "over", "both"),
+    [
+        ("torch.optim.Adam", RATE, {"class_path": "torch.optim.Adam", **RATE}),
+        ({"class_path": "torch.optim.SGD", **RATE}, {"class_path": "SGD"}, {"class_path": "SGD", **RATE}),
+        ({"class_path": "SGD", **RATE}, "torch.optim.SGD", {"class_path": "torch.optim.SGD", **RATE}),
+        ({"class_path": "torch.optim.sgd.SGD", **RATE}, "torch.optim.SGD", {"class_path": "torch.optim.SGD", **RATE}),
+        ({"class_path": "mine.SGD", **RATE}, {"class_path": "torch.optim.SGD"}, {"class_path": "torch.optim.SGD"}),
+        ({"class_path": "torch.optim.SGD", **RATE}, "torch.optim.Adam", "torch.optim.Adam"),
+        ("digits", {"class_path": "Npz", "init_args": {"path": "x"}}, {"class_path": "Npz", "init_args": {"path": "x"}}),
+        ("00:12:00:00", {"hours": 2}, {"hours": 2}),
+    ],
+)
+def test_a_class_is_the_same_in_every_spelling(write, below, over, both):
+    """As a text, by its name or its path; what is no class is replaced."""
+    write(piece={"key": below}, mine={"base": "piece.yaml", "key": over})
+    assert config_values("mine.yaml") == {"key": both}
+
+
 def test_another_method_keeps_what_methods_have_in_common(write):
     write(
         piece={"model": {"class_path": "FedAvg", "init_args": {"net": "CNN2", "local_steps": 3}}},
         mine={"base": "piece.yaml", "model": {"class_path": "FedProx", "init_args": {"mu": 0.1}}},
+        short={"base": "piece.yaml", "model": "FedProx"},
     )
+    assert config_values("short.yaml")["model"] == {"class_path": "FedProx", "init_args": {"net": "CNN2", "local_steps": 3}}
     assert config_values("mine.yaml")["model"] == {
         "class_path": "FedProx",
         "init_args": {"net": "CNN2", "local_steps": 3, "mu": 0.1},
