@@ -42,6 +42,7 @@ _NETS_OF = {"timm": "TimmModel", "transformers": "TransformersModel", "torchvisi
 _TYPE = r"Expected a (?:typing\.Literal\[(.+?)\]|<class '(\w+)'>)(?:\. Got value: .*)?"
 _TYPES = {"int": "a whole number", "float": "a finite number", "bool": "true, false", "str": "a text", "NoneType": "null"}
 _NO_CLASS = r"Expected a dot import path string:(?: \S+)?"
+_UNKNOWN_CLASS = "no class has this name"
 _NUMBER = r"[-+]?\d*\.?\d+"
 _MOST_DOTS = 100  # in an import path; the search for one with 50,000 takes a minute
 _LONGEST = 4000  # characters of an error; its beginning and end show the fault and the cure
@@ -173,6 +174,9 @@ def _of_value(
     said = f"{key} is {shortened(text)}" if value not in (None, "") else key
     if key == "model.loss.weight" and str(given.get("model.loss")).startswith("torch.nn."):
         return f"{said}: {_INSTEAD[key]}"
+    option = next((one for one in given if one.startswith("data.source.")), None)
+    if key == "data.source" and option is not None and (line == _UNKNOWN_CLASS or text.endswith(".npz")):
+        return f"{said}, which takes no {option}: give a class, such as --data.source Npz or ImageFolder"
     if isinstance(value, str) and "collections.abc.Sequence" in of_types and not offered:
         return f"{said}, must be a list: give {_as_list(value)}"
     if not offered or text in offered:
@@ -232,7 +236,7 @@ def _key_and_lines(error: Exception) -> tuple[str, str, str]:
     of_types = re.findall(r"^\s*- (.+)$", around, re.MULTILINE)
     # A number that cannot be read is not a misspelt class.
     plain = [text for text in of_types if not re.match(_NO_CLASS, text)] or of_types
-    line, *plain = (as_one_line(re.sub(_NO_CLASS, "no class has this name", text)) for text in (line, *plain))
+    line, *plain = (as_one_line(re.sub(_NO_CLASS, _UNKNOWN_CLASS, text)) for text in (line, *plain))
     whole = _in_words(plain if len(of_types) > 1 else [line])
     return ".".join(path), line, whole
 

@@ -65,6 +65,7 @@ def _read(path: Path, name: str, above: tuple[Path, ...], known: dict[Path, dict
         for base in _names(content.pop("base", []), name):
             merged = _merge(merged, _read(_found(base, f"base in {name}", path.parent), base, (*above, path), known))
         known[path] = _merge(merged, content)
+        _check_mappings(known[path], name)
     return known[path]
 
 
@@ -142,7 +143,7 @@ def _content(path: Path, name: str) -> dict[str, Any]:
 
 
 def _check_mappings(content: dict[str, Any], name: str) -> None:
-    """Raise a ValueError where there is a value instead of keys: the parser would take the defaults, or fail obscurely."""
+    """Raise a ValueError where keys are missing or in a wrong place: the parser would take the defaults, or fail obscurely."""
     for key in SEED_KEYS:
         if _has(content, key.split(".")):
             raise ValueError(f"{key} is given in {name}, but {SEEDED}")
@@ -162,7 +163,7 @@ def _has(content: object, path: Sequence[str]) -> bool:
 
 
 def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Every ``init_args`` in a config with its key; raises a ValueError where a key is not text."""
+    """Every ``init_args`` in a config with its key; raises a ValueError where a key is not text, or an argument not in one."""
     if isinstance(value, list):
         for number, part in enumerate(value):
             yield from _init_args(part, f"{key}[{number}]")
@@ -173,6 +174,8 @@ def _init_args(value: object, key: str = "") -> Iterator[tuple[str, object]]:
             full = f"{key}.{name}".lstrip(".")
             if name == "init_args":
                 yield full, part
+            elif "class_path" in value and name not in ("class_path", "dict_kwargs"):
+                raise ValueError(f"{full} is {part}, but not under init_args, like all arguments of a class: move it there")
             yield from _init_args(part, full)
 
 

@@ -222,7 +222,13 @@ OTHERS = [
     (["--trainer.devices", "0"], "trainer.devices", "is 0, which Lightning refuses"),
     (["--trainer.precision", "64x"], "trainer.precision is 64x", "bf16-true, bf16-mixed"),  # of the second of three types
     (["--data.clients_per_round", "x"], "data.clients_per_round is x", "must be a finite number"),
-    (["--data.source", "image_folder", "--data.source.index", "X"], "data.source is image_folder", ""),
+    *(
+        (["--data.source", name, f"--data.source.{option}", "X"], f"data.source is {name}, which takes no data.source.", says)
+        for name, option, says in (
+            ("image_folder", "size", "or ImageFolder"),
+            ("mine.npz", "objective", "--data.source Npz or"),
+        )
+    ),
 ]
 # Configs that build on digits_tce.yaml, or are no config at all.
 CONFIGS = [
@@ -252,6 +258,8 @@ CONFIGS = [
     ("data: {num_client: 3}", "data.num_client", "did you mean data.num_clients?"),
     ("model: {init_args: {local_step: 3}}", "model.local_step", "did you mean model.local_steps?"),
     ("trainr: {max_steps: 3}", "trainr.max_steps", "did you mean trainer.max_steps?"),
+    ("data: {partition: {alpha: 0.9}}", "data.partition.alpha is 0.9", "not under init_args"),
+    ("model: {mu: 0.9}", "model.mu is 0.9", "not under init_args"),
     ("1: 2", "the key 1", "not a name"),
     ("data: {1: 2}", "data has the key 1", "not a name"),
     ("x: &a {b: *a}", "config is mine.yaml", "part of itself"),
