@@ -15,9 +15,13 @@ from jsonargparse import (
     DefaultHelpFormatter,
     Namespace,
 )
+from jsonargparse._loaders_dumpers import get_yaml_default_loader
 
 from fl_lightning.command_line.parsing import parse
 from fl_lightning.config_files.reading import config_values, shortened
+from fl_lightning.state.strict_yaml import leave_times
+
+leave_times(get_yaml_default_loader())  # by which every parser reads numbers
 
 
 def plain(text: str) -> str:

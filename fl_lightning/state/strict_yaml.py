@@ -1,5 +1,6 @@
-"""YAML without its traps: repeated keys, aliases that contain themselves or multiply, endless nesting, megabytes."""
+"""YAML without its traps: repeated keys, aliases that contain themselves or multiply, endless nesting, megabytes, base 60."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,19 @@ MAX_CHARACTERS = 2**22
 _MAX_DEPTH = 50
 _MAX_NODES = 1_000_000  # an alias counts as all the nodes that it stands for
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+_TIME = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?$")
+
+
+def leave_times(loader: Any) -> None:
+    """Make a loader take ``1:00:00:00`` as a text. To YAML 1.1 it is 216000, a number in base 60."""
+    loader.yaml_implicit_resolvers = {
+        first: [("tag:yaml.org,2002:str", _TIME), *resolvers] for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+
+
+# A class of its own, of libyaml's loader where PyYAML was built with it.
+_Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+leave_times(_Loader)
 
 
 @dataclass

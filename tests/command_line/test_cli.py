@@ -7,6 +7,7 @@ import re
 import signal
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from lightning.pytorch import Trainer
 from options import NO_PICTURES
 
 from fl_lightning.callbacks import Dashboard, RunSummary
+from fl_lightning.command_line.checkpoints import LastCheckpoint
+from fl_lightning.command_line.trainer_command import TrainerCommand, parse_trainer_command
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = ["fit", "--config", "digits_tce.yaml"]
@@ -257,6 +260,17 @@ def test_any_value_can_be_overridden(main):
     assert config["model"]["init_args"]["loss"]["class_path"] == "fl_lightning.losses.ReweightedSoftmax"
     assert config["data"]["partition"]["init_args"]["alpha"] == 0.5
     assert config["seed_everything"] == 5
+
+
+@pytest.mark.parametrize("given", [["--trainer.val_check_interval", "1:00:00:00"], ["--config", "day.yaml"]])
+def test_a_day_is_not_a_number_of_rounds(tmp_path, monkeypatch, given):
+    """YAML 1.1 makes 216000 of it."""
+    monkeypatch.chdir(tmp_path)
+    Path("day.yaml").write_text("trainer: {val_check_interval: 1:00:00:00, max_time: 1:00:00:00}")
+    trainer = TrainerCommand("fit", parse_trainer_command("fit", [*SMALL[1:], *given])).trainer
+    (last,) = (callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint))
+    assert last.every == timedelta(days=1)
+    assert trainer._val_check_time_interval == last.every.total_seconds()
 
 
 def test_fit_validate_test_and_predict(main, tmp_path):
