@@ -58,13 +58,14 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
 
     Raises:
         ValueError: in one line, if it or a config in it cannot be parsed, an option is given for a class that another one
-            replaced, or a number is NaN, infinite or beyond 64 bits.
+            replaced or before a config that sets it too, or a number is NaN, infinite or beyond 64 bits.
         FileNotFoundError: if a config is neither a file nor bundled.
     """
     arguments = [*_written_out(arguments)]
     _check_values(arguments)
     given = dict(given_values(arguments))
     options = list(options_of(arguments))
+    _check_order(options)
     try:
         config = parser.parse_args(list(arguments))
     except ArgumentError as error:
@@ -293,6 +294,16 @@ def _nearest(option: str, known: Sequence[str]) -> str:
         return did_you_mean(option, known, listed)
     close = difflib.get_close_matches(last, siblings, n=1)
     return f"did you mean {siblings[close[0]]}?" if close else listed
+
+
+def _check_order(options: Sequence[tuple[str, str | None]]) -> None:
+    """Refuse an option before a config that sets it too: the parser would take the config's value silently."""
+    for number, (key, name) in enumerate(options):
+        if key == "config" and name is not None:
+            of_config = dict(flat_values(config_values(name)))
+            first = options[0][0] == "model"  # the default method
+            if early := next((one for one, _ in options[first:number] if one in of_config), None):
+                raise ValueError(f"--{early} is given before --config {name}, which sets it too: give it after")
 
 
 def _check_nothing_dropped(options: Sequence[str], config: Namespace) -> None:

@@ -62,7 +62,7 @@ _CALLBACKS: dict[str, type[callbacks.FederatedCallback]] = {
 @cache
 def trainer_parser(command: str) -> CommandParser:
     """The parser of one of ``TRAINER_COMMANDS``; building it takes time."""
-    parser = CommandParser(command=command, description="Configs and options combine; the last one wins.")
+    parser = CommandParser(command=command, description="Configs combine, the last one wins. Options come after them.")
     parser.add_argument("--config", action=ConfigOption, help="a YAML file or the name of a bundled config; may be repeated")
     parser.add_argument("--seed_everything", type=int, default=0, help="the seed of every random choice")
     parser.add_class_arguments(Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)

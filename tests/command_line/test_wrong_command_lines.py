@@ -229,6 +229,7 @@ OTHERS = [
             ("mine.npz", "objective", "--data.source Npz or"),
         )
     ),
+    (["--config", "digits_tce.yaml"], "--trainer.max_steps is given before --config digits_tce.yaml", "give it after"),
 ]
 # Configs that build on digits_tce.yaml, or are no config at all.
 CONFIGS = [
