@@ -288,6 +288,11 @@ def test_fit_validate_test_and_predict(main, tmp_path):
     code, out, _ = main("validate", "--config", "digits_tce.yaml", "--ckpt_path", "best")
     assert code == 0
     assert "val/accuracy" in out
+    file = str(folder / "checkpoints" / "last.ckpt")
+    for nothing in (["digits_tce.yaml", "--data.val_fraction", "0"], ["digits_fedweit.yaml"]):
+        code, _, error = main("validate", "--config", *nothing, "--ckpt_path", file)
+        assert code == 1
+        assert "so there are no validation samples for the global model: " in error
     # The run's config serves as well as ours, from anywhere.
     predict = ["predict", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder / "checkpoints" / "best.ckpt")]
     assert main(*predict)[0] == 0
