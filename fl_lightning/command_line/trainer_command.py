@@ -105,6 +105,8 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
     check_range("seed_everything", seed, at_least=0, below=2**32, hint="for example 0")
     refuse_code(config.weights_only)
     if command == "partition":
+        if config.ckpt_path is not None:
+            raise ValueError(f"ckpt_path is {config.ckpt_path}, but a partition needs no checkpoint: leave it out")
         return config
     check_trainer_settings(config.trainer, command)
     if command != "fit" and config.ckpt_path is None:

@@ -101,6 +101,11 @@ def test_many_clients_are_drawn_too(main, tmp_path):
         (["--data.num_clients", "2000"], "data.num_clients is 2000, must be between 1 and 1,437"),
         ([*FIXED], "data.partition.clients is partition.json, which does not exist"),
         (["--data.num_client", "3"], "data.num_client is not an option here"),
+        (
+            ["--data.partition", "DirichletByClass", "--data.partition.min_size", "0", "--data.partition.alpha", "0.01"],
+            "data.partition gives client 3 no sample: lower data.num_clients or choose another",
+        ),
+        (["--ckpt_path", "last"], "ckpt_path is last, but a partition needs no checkpoint: leave it out"),
         (["--seed_everything", "true"], "seed_everything is true, must be a whole number"),
     ],
 )
