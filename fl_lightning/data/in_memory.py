@@ -38,11 +38,17 @@ def from_arrays(inputs: NetInputs, targets: Tensor | ArrayLike, clients: Clients
         clients: sample indices of each client; or these by the clients' names, in the order of clients 0, 1, ...; or (n,) the
             client of every sample, as numbers or names, which are sorted for clients 0, 1, ...
         settings: ``test_inputs``, ``test_targets``, ``classes``, ``owners`` and ``objective`` of :class:`Arrays`, and arguments
-            of :class:`FederatedDataModule`. Defaults here: ``val_fraction=0``, every client in every round.
+            of :class:`FederatedDataModule` but ``source`` and ``partition``. Defaults here: ``val_fraction=0``, every client
+            in every round.
 
     Raises:
-        ValueError: if ``clients`` is none of the three; and as :class:`Arrays`.
+        ValueError: if ``clients`` is none of the three, or ``settings`` have a source or a partition; and as :class:`Arrays`.
     """
+    for name in ("source", "partition"):
+        if name in settings:
+            raise ValueError(
+                f"{name} is given, but from_arrays makes it of its arguments: use FederatedDataModule(Arrays(...), ...) instead"
+            )
     source = Arrays(
         inputs,
         targets,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import shorten
 
+import numpy as np
+
 from fl_lightning.checks import check_range, counted, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
 from fl_lightning.protocol.devices import Devices
@@ -139,7 +141,7 @@ def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
     Raises:
         ValueError: if it is out of range.
     """
-    if isinstance(clients_per_round, float):
+    if isinstance(clients_per_round, float | np.floating):
         hint = "it is a fraction, write a whole number for a count"
         check_range("data.clients_per_round", clients_per_round, above=0, at_most=1, hint=hint)
         return max(int(clients_per_round * num_clients + 1e-9), 1)

@@ -149,6 +149,8 @@ def channel_statistics(
     """
     if mean is None and inputs.dtype != torch.uint8:
         return None
+    if inputs.ndim < 2:
+        raise ValueError(f"data.mean is {mean}, but samples are single numbers, without channels: give inputs (samples, 1)")
     channels = change(inputs[:1]).shape[1]
     if mean is not None:
         statistics = ChannelStatistics(torch.tensor(mean).double(), torch.tensor(std).double())

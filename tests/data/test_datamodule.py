@@ -112,6 +112,7 @@ def test_cohort_is_ascending_without_repetition(num_clients, data, round):
         (1.0, 100, 100),
         (0.29, 100, 29),
         (0.07, 100, 7),
+        (np.float32(0.1), 100, 10),
         (0.001, 100, 1),
         (0.5, 3, 1),
     ],

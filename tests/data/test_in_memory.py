@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from fl_lightning.data import CenterCrop, from_arrays, from_dataset
+from fl_lightning.data import IID, CenterCrop, from_arrays, from_dataset
 
 
 def shards(data):
@@ -29,6 +29,13 @@ def test_from_arrays_runs_the_example_of_its_docstring():
     assert not data.has_validation
     assert not data.evaluation.has_test
     assert data.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("setting", [{"partition": IID()}, {"source": "digits"}])
+def test_from_arrays_makes_source_and_partition(setting):
+    """Its arguments are both."""
+    with pytest.raises(ValueError, match=r"is given, but from_arrays makes it of its arguments: use FederatedDataModule\("):
+        from_arrays(X, Y, [[0, 1], [2, 3]], **setting)
 
 
 def test_from_arrays_defaults_to_all_clients_every_round():
@@ -229,6 +236,7 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
         ({"inputs": (torch.zeros(2, 3), torch.zeros(2)), "mean": [0.5], "std": [1.0]}, "several tensors a sample"),
+        ({"inputs": torch.zeros(2), "mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but samples are single numbers"),
         ({"augment": [CenterCrop(2)]}, "data.augment is for images"),
     ],
 )
