@@ -1,6 +1,5 @@
 """The division of a source's training samples among the server and the clients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,15 +64,37 @@ class FederatedSplit:
         labels = torch.zeros_like(private) if labels is None else labels
         return values_at(private, self.deal(labels, None if dataset.owners is None else dataset.owners[private]))
 
-    def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> Sequence[Tensor]:
+    def deal(self, labels: Tensor, owners: Tensor | None, key: int = -1) -> Parts:
         """Each client's positions in some labels, (n,).
 
         Args:
             owners: the natural client of every sample, (n,), if it is known.
             key: key of the draws: -1, or the task of the samples.
+
+        Raises:
+            ValueError: if the partition gives anything other than samples for each client, none of them twice.
         """
+        name = f"data.partition {type(self.partition).__name__}"
         with in_code_of("data.partition", self.partition):
-            return self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, key, -1, "partition"))
+            given = self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, key, -1, "partition"))
+            if len(given) != self.num_clients:
+                raise ValueError(f"data.num_clients is {self.num_clients}, {name} lists {len(given)} clients: make them equal")
+            parts = Parts.of(given)
+        held = parts.samples
+        if len(held) > 0 and (held.ndim != 1 or held.is_floating_point() or held.dtype == torch.bool):
+            kind = f"{held.dtype} of shape {tuple(held.shape)}".removeprefix("torch.")
+            raise ValueError(f"{name} names samples as {kind}, must be whole numbers (n,): give the index of each sample")
+        held = held.long()
+        outside = held[(held < 0) | (held >= len(labels))]
+        if len(outside) > 0:
+            raise ValueError(
+                f"{name} names sample {int(outside[0])}, must be between 0 and {len(labels) - 1}: use the indices of this "
+                "dataset"
+            )
+        times = held.bincount()
+        if (times > 1).any():
+            raise ValueError(f"{name} names sample {int(times.argmax())} more than once: give each sample to one client")
+        return Parts(held, parts.sizes)
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """Each client's training, validation and test samples.

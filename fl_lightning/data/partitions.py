@@ -188,42 +188,26 @@ class Fixed(Partition):
     """
 
     def __init__(self, clients: Sequence[Sequence[int]] | str) -> None:
-        self._stored = read_partition(Path(clients)) if isinstance(clients, str) else None
+        self._stored = read_partition(Path(clients)) if isinstance(clients, str | Path) else None
         self._clients = clients if self._stored is None else self._stored.clients
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
-        if len(self._clients) != num_clients:
-            clients = f"{'lists' if self._stored is None else f'is {self._stored.path} with'} {len(self._clients)} clients"
-            raise ValueError(f"data.num_clients is {num_clients}, data.partition.clients {clients}: make them equal")
         if self._stored is not None:
             self._stored.check_made_for(labels)
         try:
-            parts = self._parts()
+            return self._parts()
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # such as integers that 64 bits do not hold
             raise ValueError(
                 f"data.partition.clients holds something that is not a list of sample indices ({error}): give one list a client"
             ) from error
-        held = parts.samples
-        outside = held[(held < 0) | (held >= len(labels))]
-        if len(outside) > 0:
-            raise ValueError(
-                f"data.partition.clients names sample {int(outside[0])}, must be between 0 and {len(labels) - 1}: "
-                "use the indices of this dataset"
-            )
-        times = held.bincount()
-        if (times > 1).any():
-            raise ValueError(
-                f"data.partition.clients names sample {int(times.argmax())} more than once: give each sample to one client"
-            )
-        return parts
 
     def _parts(self) -> Parts:
         if isinstance(self._clients, Parts):
             return self._clients
         if all(isinstance(indices, list | tuple | range) for indices in self._clients):
             sizes = np.fromiter(map(len, self._clients), np.int64)
-            return Parts(np.fromiter(chain.from_iterable(self._clients), np.int64, sizes.sum()), sizes)
-        return Parts.of([torch.as_tensor(indices, dtype=torch.int64) for indices in self._clients])
+            return Parts(torch.tensor([*chain.from_iterable(self._clients)]), sizes)
+        return Parts.of([torch.as_tensor(indices) for indices in self._clients])
 
     def __repr__(self) -> str:
         return f"Fixed({'' if self._stored is None else self._stored.path})"

@@ -34,11 +34,9 @@ class ClientShards:
         return self.validation[self.validation_start[client] : self.validation_start[client + 1]]
 
 
-def values_at(values: Tensor, positions: Sequence[Tensor]) -> Parts:
+def values_at(values: Tensor, positions: Parts) -> Parts:
     """The values, (n,), at each client's positions."""
-    if isinstance(positions, Parts):
-        return Parts(values[positions.samples], positions.sizes)
-    return Parts.of([values[part] for part in positions])
+    return Parts(values[positions.samples], positions.sizes)
 
 
 def split_clients(

@@ -125,7 +125,7 @@ def test_a_file_for_other_data_is_refused_by_fit(main):
     assert main("partition", *DIGITS)[0] == 0
     code, _, error = main("fit", *DIGITS, *FIXED, "--data.num_clients", "19")
     assert code == 1
-    assert "data.num_clients is 19, data.partition.clients is partition.json with 20 clients: make them equal" in error
+    assert "data.num_clients is 19, data.partition Fixed lists 20 clients: make them equal" in error
     with open("partition.json", encoding="utf-8") as file:
         text = file.read()
     with open("partition.json", "w", encoding="utf-8") as file:

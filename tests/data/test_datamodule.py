@@ -629,8 +629,8 @@ def test_constructor_names_the_key(options, message):
             {"num_clients": 41, "partition": IID()},
             r"data\.num_clients is 41, must be between 1 and 40: each needs a training sample",
         ),
-        ({"partition": Fixed([[0], [1], [2]])}, r"data\.num_clients is 4, data\.partition\.clients lists 3 clients"),
-        ({"partition": Fixed([[0], [1], [2], [40]])}, r"data\.partition\.clients names sample 40"),
+        ({"partition": Fixed([[0], [1], [2]])}, r"data\.num_clients is 4, data\.partition Fixed lists 3 clients"),
+        ({"partition": Fixed([[0], [1], [2], [40]])}, r"data\.partition Fixed names sample 40"),
         ({"partition": Fixed([[0], [1], [2], []])}, r"data.partition gives client 3 no sample"),
     ],
 )

@@ -71,6 +71,7 @@ def test_clients_have_names(clients):
         (np.array(["a", None, "a", "b", "b"], dtype=object), "clients names None for sample 1"),
         ([[0, 1], [9]], "names sample 9"),
         ({"a": [0, 1], "b": [1]}, "names sample 1 more than once"),
+        ([[True, True, False, False, False], [False, False, True, True, True]], "names samples as bool"),
     ],
 )
 def test_clients_that_are_none_are_refused(clients, message):

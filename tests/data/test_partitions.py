@@ -11,12 +11,28 @@ from fl_lightning.data import (
     DirichletByClass,
     Fixed,
     Natural,
+    Partition,
     PowerLaw,
     Shards,
     partitions,
 )
+from fl_lightning.data.federated_split import FederatedSplit
 
 LABELS = torch.arange(400) % 10
+
+
+class Own(Partition):
+    """One that a user wrote."""
+
+    def __init__(self, clients):
+        self.clients = clients
+
+    def __call__(self, labels, num_clients, seed):
+        return [torch.as_tensor(samples) for samples in self.clients]
+
+
+def deal(partition, num_clients):
+    return FederatedSplit(partition, num_clients, 0, 0).deal(LABELS, None)
 
 
 def owned_classes(parts):
@@ -179,15 +195,17 @@ def test_fixed_gives_the_lists_as_they_are(clients):
 
 def test_fixed_wants_a_list_a_client():
     """Two lists for three clients: both keys and both numbers."""
-    with pytest.raises(ValueError, match=r"data.num_clients is 3, data.partition.clients lists 2 clients"):
-        Fixed([[0], [1]])(LABELS, 3, 0)
+    with pytest.raises(ValueError, match=r"data.num_clients is 3, data.partition Fixed lists 2 clients: make them equal"):
+        deal(Fixed([[0], [1]]), 3)
 
 
 @pytest.mark.parametrize("index", [-1, 400, 10**9])
 def test_fixed_names_indices_outside_the_data(index):
     """The index and the range."""
-    with pytest.raises(ValueError, match=rf"data.partition.clients names sample {index}, must be between 0 and 399"):
-        Fixed([[0, 1], [2, index]])(LABELS, 2, 0)
+    for partition in (Fixed([[0, 1], [2, index]]), Own([[0, 1], [2, index]])):
+        kind = type(partition).__name__
+        with pytest.raises(ValueError, match=rf"data.partition {kind} names sample {index}, must be between 0 and 399"):
+            deal(partition, 2)
 
 
 @pytest.mark.parametrize("index", [2**63, -(10**30)])
@@ -200,5 +218,30 @@ def test_fixed_names_indices_that_no_integer_holds(index):
 @pytest.mark.parametrize("clients", [[[0, 7], [7, 1]], [[7, 7], [1]]])
 def test_fixed_names_a_sample_given_twice(clients):
     """To two clients, or twice to one."""
-    with pytest.raises(ValueError, match=r"data.partition.clients names sample 7 more than once"):
-        Fixed(clients)(LABELS, 2, 0)
+    for partition in (Fixed(clients), Own(clients)):
+        with pytest.raises(ValueError, match=rf"data.partition {type(partition).__name__} names sample 7 more than once"):
+            deal(partition, 2)
+
+
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_a_partition_of_a_user_has_a_list_a_client(num_clients):
+    """More and fewer lists than clients: both numbers and the class."""
+    with pytest.raises(ValueError, match=rf"data.num_clients is {num_clients}, data.partition Own lists 2 clients: make"):
+        deal(Own([[0], [1]]), num_clients)
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [[0, 1.7], [3]],
+        [np.array([0, 1.7]), np.array([3.0])],
+        [np.eye(2)[0] > 0, np.eye(2)[1] > 0],
+        [[[0]], [[1]]],
+    ],
+    ids=["fractions", "arrays of fractions", "masks", "lists of lists"],
+)
+def test_samples_are_whole_numbers(clients):
+    """Neither cut off nor taken for numbers."""
+    for partition in (Fixed(clients), Own(clients)):
+        with pytest.raises(ValueError, match=r"names samples as (float|bool|int).* of shape .*, must be whole numbers \(n,\)"):
+            deal(partition, 2)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from recorded import packed
 
 from fl_lightning.data import Fixed
+from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.partition_file import fingerprint
 from fl_lightning.report import load_runs
 from fl_lightning.report.commands import compare, figures, report
@@ -278,7 +279,7 @@ def _is_a_partition(data: bytes) -> None:
         path = Path(name) / "partition.json"
         path.write_bytes(data)
         with _known_errors_in_time(ValueError):
-            Fixed(str(path))(_LABELS, 2, 0)
+            FederatedSplit(Fixed(str(path)), 2, 0, 0).deal(_LABELS, None)
 
 
 _QUICK = settings(max_examples=20, derandomize=True, deadline=None, database=None)
