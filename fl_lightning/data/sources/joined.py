@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ class Joined(Source):
     """Several sources as one set of colour images of one size, each normalised separately.
 
     Smaller images get a black border, grey ones three equal channels. The class ``3`` of MNIST is called ``MNIST/3``. A source
-    that does not exist and cannot be downloaded is left out, with a message. Cut by a
+    that does not exist and cannot be downloaded is left out, with a message; one whose folder exists must be complete. Cut by a
     :class:`~fl_lightning.tasks.TaskStream` with ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al.,
     ICML 2021, Section 5).
 
@@ -73,9 +73,12 @@ class Joined(Source):
         """The sources that can be loaded."""
         loaded = {}
         for name, source in self.sources.items():
+            folder = root / name if _reads_folders(source) else root
             try:
-                loaded[name] = source.load(root / name if isinstance(source, ImageFolder) else root)
+                loaded[name] = source.load(folder)
             except FileNotFoundError:
+                if folder != root and folder.is_dir():
+                    raise  # not missing, but broken
                 continue
             check_has_classes(loaded[name], "Joined", f"data.source.sources.{name}")
             self._check(name, loaded[name].train.inputs)
@@ -126,6 +129,13 @@ class Joined(Source):
         border = [self.size - length for length in images.shape[:1:-1]]  # of the width, then of the height
         padded = F.pad(images, [side for length in border for side in (length // 2, length - length // 2)])
         return _in_colour(padded)
+
+
+def _reads_folders(source: Any) -> bool:
+    """Whether a source reads images in class folders, by itself or through others such as SomeClasses."""
+    while (inner := getattr(source, "source", None)) is not None:
+        source = inner
+    return isinstance(source, ImageFolder)
 
 
 def _in_colour(images: Tensor) -> Tensor:

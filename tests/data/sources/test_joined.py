@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fl_lightning.data import Arrays, FederatedDataModule, Joined, Source
+from fl_lightning.data import Arrays, FederatedDataModule, Joined, SomeClasses, Source
 from fl_lightning.objectives import Regression
 from fl_lightning.tasks import TaskStream
 
@@ -128,6 +128,17 @@ def test_class_folders_lie_in_the_folder_of_their_name(tmp_path):
     assert dataset.classes == ("faces/ann", "faces/bob", "letters/A")
     assert dataset.train.inputs[:, 0, 0, 0].tolist() == [10, 20, 30]
     assert dataset.test.inputs[:, 2, 1, 1].tolist() == [40]
+
+
+def test_a_source_of_class_folders_reads_the_folder_of_its_name(tmp_path):
+    """Through SomeClasses too. One that is there but broken is no missing one."""
+    for path in ("A/train/a", "A/test/a", "A/train/b", "A/test/b", "B/train/a"):
+        (tmp_path / path).mkdir(parents=True)
+        Image.fromarray(np.zeros((2, 2), dtype=np.uint8)).save(tmp_path / path / "1.png")
+    some = SomeClasses("image_folder", first=1)
+    assert Joined({"A": some, "C": "image_folder"}, size=2).load(tmp_path).classes == ("A/a", "A/b")
+    with pytest.raises(FileNotFoundError, match=f"the folder {tmp_path / 'B' / 'test'} does not exist"):
+        Joined({"A": some, "B": "image_folder"}, size=2).load(tmp_path)
 
 
 @pytest.mark.parametrize(
