@@ -51,6 +51,7 @@ class ImageFolder(Source):
     def load(self, root: Path) -> Dataset:
         if not root.is_dir():
             raise FileNotFoundError(f"data.root is {root}, but the folder {root} does not exist: give that of the images")
+        root = root.resolve()  # one cache, in whatever way the folder is given
         if self.index is None:
             parts, classes = _in_folders(root)
         else:
@@ -61,8 +62,8 @@ class ImageFolder(Source):
         stamped = (pair for part in parts.values() for pair in zip(part.paths, part.stamps, strict=True))
         listed = "\n".join(map(" ".join, stamped))
         known = {name: [part.labels, part.clients] for name, part in parts.items()} if self.index is not None else ""
-        fingerprint = f"{root.resolve()}\n{self.size}\n{classes}\n{listed}\n{known}"
-        return cached(f"image_folder-{root.resolve().name}", fingerprint, lambda files: self._decode(parts, classes, files))
+        fingerprint = f"{root}\n{self.size}\n{classes}\n{listed}\n{known}"
+        return cached(f"image_folder-{root.name}", fingerprint, lambda files: self._decode(parts, classes, files))
 
     def _decode(self, parts: Mapping[Part, ListedImages], classes: tuple[str, ...], files: Files) -> Dataset:
         label_of, train = {name: label for label, name in enumerate(classes)}, parts["train"]

@@ -18,6 +18,8 @@ from fl_lightning.data.samples import Dataset, numbered_classes
 from fl_lightning.data.sources.images import check_size, decode, mode_of
 from fl_lightning.data.sources.source import Source
 
+_LABELS = ("targets", "labels", "_labels")  # where a set keeps them, if it keeps them apart from the images
+
 
 class TorchvisionDataset(Source):
     """A classification set of torchvision by its class name, downloaded if it is not under ``root`` yet.
@@ -51,11 +53,12 @@ class TorchvisionDataset(Source):
         self.name, self.split, self.size = name, split, check_size(size)
 
     def load(self, root: Path) -> Dataset:
+        root = root.resolve()  # a part of the fingerprint, in whatever way it is given
         with root_lock(root):
             train, test = self._parts(root)
         # The sets are fixed files: path, sizes, labels and a few samples distinguish two copies.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
-        few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in ("targets", "labels")]
+        few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in _LABELS]
         fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
         return cached(self.name, fingerprint, lambda files: self._decode(train, test, files))
 
@@ -95,7 +98,7 @@ class TorchvisionDataset(Source):
             for arguments in self._arguments_of_parts:
                 self._open(staging, **arguments, download=True)
             shutil.copytree(staging, root, dirs_exist_ok=True, copy_function=os.replace)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # ValueError: a set that torchvision fetches no more
             shutil.rmtree(staging, ignore_errors=True)
             for folder in made:
                 with suppress(OSError):

@@ -1,6 +1,7 @@
 """Class folders of images that the tests write themselves, and what is said when something is wrong."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,6 +139,16 @@ def test_image_folder_by_name_serves_a_data_module(tmp_path):
     assert data.input_shape == (3, 6, 5)
     assert data.classes == ("ant", "bee", "cat")
     assert data.num_train(0) + data.num_train(1) == 12
+
+
+def test_a_folder_is_decoded_once_however_it_is_given(tmp_path, monkeypatch, no_more_decoding):
+    """As an absolute path, a relative one and a detour."""
+    image_tree(tmp_path / "images")
+    dataset = ImageFolder().load(tmp_path / "images")
+    no_more_decoding()
+    monkeypatch.chdir(tmp_path)
+    for root in (Path("images"), Path("images") / ".." / "images"):
+        assert torch.equal(ImageFolder().load(root).train.inputs, dataset.train.inputs)
 
 
 @pytest.mark.parametrize("missing", ["", "train", "test"])

@@ -108,6 +108,14 @@ def test_two_copies_of_mnist_do_not_share_a_cache(tmp_path):
     assert torch.equal(TorchvisionDataset("MNIST").load(tmp_path / "a").train.inputs[:, 0], torch.from_numpy(images))
 
 
+def test_a_root_is_decoded_once_however_it_is_given(tmp_path, monkeypatch, cache):
+    write_mnist(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    for root in (tmp_path / "data", Path("data"), Path("data") / ".." / "data"):
+        TorchvisionDataset("MNIST").load(root)
+    assert len(list(cache.glob("MNIST-*.pt"))) == 1
+
+
 def test_changed_labels_are_noticed(tmp_path):
     """Nobody checks sums of MNIST's files: one other label among the same images is read anew."""
     _, labels = write_mnist(tmp_path)["train"]
@@ -172,6 +180,7 @@ NETWORK_ERRORS = [
     RuntimeError("Error downloading train-images"),
     OSError("connection refused\nsecond line"),
     TimeoutError(),  # without a text, as sockets raise it
+    ValueError("The original URL is broken"),  # as StanfordCars raises it
 ]
 
 
