@@ -20,7 +20,7 @@ class Regression(Objective):
     root. Bins are cut at quantiles of the training targets; partitions by class deal bins.
 
     Args:
-        bins: number of bins, fewer where quantiles are equal.
+        bins: number of bins, fewer where some would have no training target, as with few different ones.
         tolerance: largest error that counts as right, in units of the targets; None: half the deviation of the training
             targets.
 
@@ -50,7 +50,10 @@ class Regression(Objective):
     def fitted(self, train: Tensor, test: Tensor, names: Sequence[str] | None) -> tuple[Self, tuple[str, ...]]:
         fitted, values = copy.copy(self), train[train.isfinite()].double()
         if len(values) > 0:
-            fitted.edges = values.quantile(torch.linspace(0, 1, self.bins + 1).double()[1:-1]).unique().float()
+            edges = values.quantile(torch.linspace(0, 1, self.bins + 1).double()[1:-1]).float().unique()
+            edges = edges[edges < values.max()]
+            held = torch.bucketize(values.float(), edges).bincount(minlength=len(edges) + 1)
+            fitted.edges = edges[held[:-1] > 0]
             if self.tolerance is None:
                 if (values == values[0]).all():
                     raise ValueError(
@@ -59,8 +62,9 @@ class Regression(Objective):
                     )
                 fitted.tolerance = float(values.std(correction=0)) / 2
         cuts = [f"{edge:.4g}" for edge in fitted.edges.tolist()]
-        found = [f"{low} to {high}" for low, high in zip(["", *cuts], [*cuts, ""], strict=True)]
+        found = ["all values"]
         if cuts:
+            found = [f"{low} to {high}" for low, high in zip(["", *cuts], [*cuts, ""], strict=True)]
             found[0], found[-1] = f"up to {cuts[0]}", f"above {cuts[-1]}"
         named = found if names is None else list(names)
         if len(named) != len(found):

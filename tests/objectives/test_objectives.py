@@ -135,8 +135,11 @@ def test_bins_are_quantiles():
     assert names == ("up to 24.75", "24.75 to 49.5", "49.5 to 74.25", "above 74.25")
     assert fitted.tolerance == pytest.approx(math.sqrt((100**2 - 1) / 12) / 2)  # half the deviation of a uniform draw
     alike, names = Regression(bins=4, tolerance=1.0).fitted(torch.ones(5), torch.empty(0), None)
-    assert len(alike.edges) == 1
-    assert len(names) == 2
+    assert len(alike.edges) == 0
+    assert names == ("all values",)
+    ratings, names = Regression().fitted(torch.tensor([1.0, 2, 3, 4, 5] * 40), torch.empty(0), None)
+    assert ratings.unit_counts(torch.arange(1.0, 6), len(names)).tolist() == [0, 1, 2, 3, 4]
+    assert len(names) == 5
 
 
 @pytest.mark.parametrize(
