@@ -151,7 +151,7 @@ def _check_class_names(classes: tuple[str, ...]) -> None:
     for name in classes:
         if name in seen:
             raise ValueError(f"data.source names the class {name!r} twice: give each class another name")
-        if name.splitlines() != [name] or not _is_text(name):
+        if not isinstance(name, str) or name.splitlines() != [name] or not _is_text(name):
             raise ValueError(f"data.source has the class {name!a}, must be one line of UTF-8 text: rename it")
         seen.add(name)
 

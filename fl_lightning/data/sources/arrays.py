@@ -129,8 +129,8 @@ class Npz(Source):
             if name in arrays:
                 arrays[name] = _channels_first(arrays[name])
         for name in ("targets", "test_targets"):
-            if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 1:  # as Keras saves CIFAR
-                arrays[name] = arrays[name][:, 0]
+            if self.objective.tells_classes and name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 1:
+                arrays[name] = arrays[name][:, 0]  # as Keras saves CIFAR
         return arrays
 
 

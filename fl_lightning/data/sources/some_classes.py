@@ -47,8 +47,8 @@ class SomeClasses(Source):
         if dataset.owners is not None:
             holders, owners = torch.unique(dataset.owners[in_train], return_inverse=True)
             if dataset.test_owners is not None:  # as everywhere, -1 is a client without training samples
-                same = dataset.test_owners[in_test, None] == holders
-                test_owners = torch.where(same.any(dim=1), same.int().argmax(dim=1), -1)
+                tested = dataset.test_owners[in_test]
+                test_owners = torch.where(torch.isin(tested, holders), torch.searchsorted(holders, tested), -1)
         return replace(dataset, train=train, test=test, owners=owners, test_owners=test_owners)
 
     def _labels(self, classes: Sequence[str]) -> list[int]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fl_lightning.data import Arrays, FederatedDataModule, Natural, Npz
+from fl_lightning.objectives import MultiLabel, Regression, SingleLabel
 
 # Arrays
 
@@ -88,6 +89,18 @@ def test_names_of_classes_are_numbered(targets):
         ValueError, match="data.source has test_targets 'cow' for sample 0, which is not a class: the classes are "
     ):
         Arrays(torch.zeros(3, 1), targets, torch.zeros(1, 1), ["cow"])
+
+
+def test_names_of_classes_are_texts():
+    with pytest.raises(ValueError, match="data.source has the class 0, must be one line of UTF-8 text: rename it"):
+        Arrays(torch.zeros(3, 1), torch.tensor([0, 1, 2]), classes=[0, 1, 2])
+
+
+@pytest.mark.parametrize(("objective", "shape"), [(MultiLabel(), (4, 1)), (SingleLabel(), (4,)), (Regression(), (4,))])
+def test_an_archive_of_one_target_a_sample_has_the_shape_of_the_objective(tmp_path, objective, shape):
+    """One column is one label of MultiLabel, and Keras' form of a class."""
+    np.savez(tmp_path / "x.npz", inputs=np.zeros((4, 2), np.float32), targets=np.array([[0], [1], [1], [0]]))
+    assert Npz(str(tmp_path / "x.npz"), objective).load(Path()).train.targets.shape == shape
 
 
 def test_arrays_take_numpy_arrays_and_owners():
