@@ -10,6 +10,7 @@ must stay the same. Settings are read from the objects, and from the config, if 
 
 import functools
 import inspect
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ _BUILT = ("net", "lr_scheduler", "client_lr_scheduler", "visit_lr_scheduler")
 _COHORTS, _THERE, _SPEEDS = "data.cohorts", "who is there by data.client_sampler.file", "speeds in data.devices.file"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
+_SPLIT = (
+    *("data.tasks.", "data.num_clients.", "data.seed.", "data.partition.", "data.public_size."),
+    *("data.val_fraction.", "data.test_fraction.", f"{_HOLDERS}."),
+)
 _LONGEST = 60  # characters of a value in a message
 # Of an optimizer and a schedule: their implementation and their progress, not their effect.
 _HOW = {"params", "foreach", "fused", "capturable", "differentiable"}
@@ -95,15 +100,29 @@ class RunSettings:
     def check_evaluates(self, saved: Settings, trainer: Trainer) -> None:
         """Check that the net, as the command line gives it, and the tasks are those of the run that saved ``saved``.
 
+        The clients' samples too, if clients are evaluated with models of their own. For others that are validated, which need
+        not be clients of the run, a warning says so.
+
         Raises:
             ValueError: naming each key that differs, with both values.
         """
-        same = ("model.net.",) if self.of_config else ()
-        if _data(trainer).tasks is not None:
-            same += ("data.tasks.", "data.num_clients.", "data.seed.", f"{_HOLDERS}.")
-        shared = {key: value for key, value in self.present(trainer).items() if f"{key}.".startswith(same)}
-        if differing := _differing(saved, shared):
-            raise ValueError(f"ckpt_path is of a run with another net or other tasks: {_listed(differing)}: use that run's")
+        present = self.present(trainer)
+
+        def differing(*parts: str) -> dict[str, tuple[Any, Any]]:
+            return _differing(saved, {key: value for key, value in present.items() if f"{key}.".startswith(parts)})
+
+        asks_clients = self.method.keeps_models and trainer.state.fn != "predict"
+        split = _SPLIT if _data(trainer).tasks is not None or asks_clients else ()
+        if others := differing(*(("model.net.",) if self.of_config else ()), *split):
+            raise ValueError(
+                f"ckpt_path is of a run with another net, other clients or other tasks: {_listed(others)}: use that run's"
+            )
+        if trainer.state.fn == "validate" and differing(f"{_HOLDERS}."):
+            warnings.warn(
+                "the validation samples are not those of the run of ckpt_path, which may have trained on them: "
+                f"{_listed(differing(*_SPLIT))}",
+                stacklevel=1,
+            )
 
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
         """Check that a fit of a trainer would continue the run that wrote a checkpoint.

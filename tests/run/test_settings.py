@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import yaml
@@ -13,10 +14,11 @@ from options import NO_PICTURES
 from torch.optim.lr_scheduler import ExponentialLR
 
 import fl_lightning
-from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedProx, tasks
+from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedPer, FedProx, tasks
 from fl_lightning.command_line import cli
-from fl_lightning.data import from_arrays
+from fl_lightning.data import IID, Shards, from_arrays
 from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.models import MLP
 from fl_lightning.state.atomic_files import atomic_save
 
 NET = "--config digits_tce.yaml --model.net MLP --model.net.hidden [16]".split()
@@ -180,7 +182,8 @@ def test_evaluation_takes_the_options_of_the_net(main, monkeypatch, opaque_run):
     code, _, error = main("test", *NET[:2], *OPAQUE_OPTIONS, "--model.net.act", "gelu", "--ckpt_path", "last")
     assert (code, error.count("\n")) == (1, 1)
     assert (
-        "ckpt_path is of a run with another net or other tasks: model.net.act is gelu, relu in the run: use that run's" in error
+        "ckpt_path is of a run with another net, other clients or other tasks: model.net.act is gelu, relu in the run: use "
+        "that run's" in error
     )
     assert main("test", *NET[:2], *OPAQUE_OPTIONS, "--ckpt_path", "last")[0] == 0
 
@@ -214,12 +217,36 @@ def test_what_may_change_does(main, two_rounds):
     assert config["data"]["root"] == "elsewhere"
 
 
-def test_evaluation_takes_other_settings(main, two_rounds):
-    """validate and test ask for the same net alone."""
+def test_evaluation_takes_other_settings(main, two_rounds, recwarn):
+    """validate and test ask for the same net alone; validate warns of samples that the run trained on."""
     other = "--data.partition.alpha 5 --model.optimizer.lr 3 --ckpt_path last"
+    warning = "which may have trained on them: data.partition.alpha is 5.0, 0.1 in the run"
     for command in ("validate", "test"):
         code, _, error = main(command, *NET, *other.split())
         assert code == 0, error
+        assert any(warning in str(one.message) for one in recwarn) == (command == "validate")
+        recwarn.clear()
+
+
+def test_personal_models_are_evaluated_on_samples_of_their_clients(fit, tmp_path):
+    """Another seed or partition gives other clients, another fraction holds out samples that the run trained on."""
+    settings = {"num_clients": 4, "clients_per_round": 2, "val_fraction": 0.2, "test_fraction": 0.2, "partition": Shards()}
+    fit(FedPer(MLP), FederatedDataModule(**settings), 1).save_checkpoint(tmp_path / "one.ckpt")
+
+    def evaluate(command, **changed):
+        trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+        data = FederatedDataModule(**{**settings, **changed})
+        getattr(trainer, command)(FedPer(MLP), datamodule=data, ckpt_path=tmp_path / "one.ckpt", verbose=False)
+
+    for command in ("test", "validate"):
+        evaluate(command)
+        for changed, message in (
+            ({"seed": 5}, "data.seed is 5, 0 in the run"),
+            ({"partition": IID()}, "data.partition is IID, Shards in the run"),
+            ({"test_fraction": 0.5}, "data.test_fraction is 0.5, 0.2 in the run"),
+        ):
+            with pytest.raises(ValueError, match=f"is of a run with another net, other clients or other tasks: {message}"):
+                evaluate(command, **changed)
 
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
