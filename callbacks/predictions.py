@@ -17,6 +17,8 @@ from fl_lightning.state.atomic_files import atomic_write
 class PredictionWriter(BasePredictionWriter):
     """Writes the test set's predictions to a CSV file: ``index,label,prediction,probability``.
 
+    With arriving classes the index counts the test samples of the classes seen so far.
+
     Args:
         path: the file; replaced if it exists.
     """
