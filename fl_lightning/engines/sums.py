@@ -1,7 +1,7 @@
 """Weighted sums of clients' uploads, taken as each client finishes, so that no process ever holds all models."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, KeysView, Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -59,6 +59,14 @@ def _layout(tensors: State) -> Layout:
     return {key: _shape(tensors[key]) for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
 
 
+def _check_alike(name: str, one: KeysView[str], *others: KeysView[str]) -> None:
+    if odd := {key for other in others if other != one for key in other ^ one}:
+        raise ValueError(
+            f"an upload's {name!r} has {', '.join(sorted(odd))} from some clients only, so that they have no common mean: send "
+            "each of them under an upload name of its own"
+        )
+
+
 def _shape(stacked: Tensor) -> Shape:
     strides = stacked.stride()[1:]
     return Shape(tuple(stacked.shape[1:]), tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim])))
@@ -114,10 +122,14 @@ class Sums(Reduction):
             weights: weight of each name, valid for :func:`check_weight`: a number, or (M,) float64 on the device.
             admissible: (M,) booleans: which clients can be counted.
             proven: names under which all that an admissible client sends is known to be finite.
+
+        Raises:
+            ValueError: if a name has other tensors than for the clients before.
         """
         self.reserve(uploads)
         sent: dict[str, list[Tensor]] = {}
         for name, tensors in uploads.items():
+            _check_alike(name, tensors.keys(), self._totals[name].layout.keys())
             columns = [shape.columns(tensors[key]) for key, shape in self._totals[name].layout.items()]
             sent[name] = columns if self._device.type == "cpu" else joined(columns)
         unknown = [tensor for name, tensors in sent.items() if name not in proven for tensor in tensors]
@@ -159,6 +171,7 @@ class Sums(Reduction):
         """Add the sums of another object on the same device."""
         self._reserve({name: total.layout for name, total in other._totals.items() if name not in self._totals})
         for name, total in other._totals.items():
+            _check_alike(name, total.layout.keys(), self._totals[name].layout.keys())
             self._totals[name].lay_out(total.layout)
             self._totals[name].flat.add_(total.flat)
 
@@ -171,9 +184,14 @@ class Sums(Reduction):
         }
 
     def agree(self, layouts: Sequence[dict[str, State]]) -> None:
-        """Give the sums the same layout in all processes; ``layouts`` are those of each, in the same order everywhere."""
+        """Give the sums the same layout in all processes; ``layouts`` are those of each, in the same order everywhere.
+
+        Raises:
+            ValueError: in all processes, if a name has other tensors in one.
+        """
         agreed = {name: layout for of_one in reversed(layouts) for name, layout in of_one.items()}
         for name, stored in agreed.items():
+            _check_alike(name, stored.keys(), *(of_one[name].keys() for of_one in layouts if name in of_one))
             layout = {key: Shape(*(tuple(row) for row in shape.tolist())) for key, shape in stored.items()}
             self._reserve({name: layout} if name not in self._totals else {})
             self._totals[name].lay_out(layout)

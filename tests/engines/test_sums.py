@@ -181,3 +181,20 @@ def test_processes_may_know_names_in_different_orders():
     two.sum_over_ranks(torch.zeros(1), lambda flat: flat + bucket[0])
     assert two.mean("a")["y"].tolist() == [5.0, 6.0]
     assert two.mean("b")["x"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("into", ["one", "lanes", "processes"])
+def test_clients_send_the_same_tensors_under_a_name(into):
+    """One that only some send has no mean under that name; whoever is first, and wherever the sums meet."""
+    few = {"prototypes": Weighted({"class0": torch.ones(2)}, 1.0)}
+    more = {"prototypes": Weighted({"class0": torch.ones(2), "class7": torch.ones(2)}, 1.0)}
+    for first, second in ((few, more), (more, few)):
+        sums, others = Sums(CPU), Sums(CPU)
+        add_one(sums, first)
+        with pytest.raises(ValueError, match=r"^an upload's 'prototypes' has class7 from some clients only.*name of its own$"):
+            if into == "one":
+                add_one(sums, second)
+            add_one(others, second)
+            if into == "lanes":
+                sums.take(others)
+            sums.agree([sums.layouts, others.layouts])
