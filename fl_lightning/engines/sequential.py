@@ -10,7 +10,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.linear_factors import LinearFactors, steps_by_factors
-from fl_lightning.engines.local_step import run_key, step_dropout
+from fl_lightning.engines.local_step import ELEMENTWISE, run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
@@ -30,8 +30,9 @@ class SequentialEngine(Engine):
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:
         super().__init__(method, context)
         self.optimizer = method.optimizer(list(self.trained.values()))
-        # Most optimizers start empty; those that do not (Adagrad) are built again for every visit.
-        self._starts_empty = not self.optimizer.state
+        # torch's optimizers start empty, but for Adagrad. It is built again for every visit, as are others, which can count
+        # steps in their groups.
+        self._starts_empty = type(self.optimizer) in ELEMENTWISE and not self.optimizer.state
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._rates_of_visit = self._rates
         self._resting: Sequence[str] = ()

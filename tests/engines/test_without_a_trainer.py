@@ -55,6 +55,28 @@ def engine_name(engine) -> str:
     return engine.__name__.removesuffix("Engine").lower()
 
 
+class CountsInGroups(torch.optim.SGD):
+    """As LAMB and Adan of timm do."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for weight in group["params"]:
+                weight.data -= group["lr"] / group["step"] * weight.grad
+
+
+def test_a_visit_begins_with_a_fresh_optimizer(toy_data):
+    """Client 2 ends the same after others and as the first, though the optimizer keeps a count out of its state."""
+    data = toy_data()
+    method = FederatedAlgorithm(net(), optimizer=lambda weights: CountsInGroups(weights, lr=0.1), local_steps=2)
+    data.setup()
+    data.to(torch.device("cpu"), torch.float64)
+    method.join(data)
+    engine = SequentialEngine(method, RunContext())
+    first, last = (engine.fit_and_forget(1, [Visit(client) for client in clients])[0] for clients in ([2], [0, 1, 2]))
+    assert all(torch.equal(last[2][name], weight) for name, weight in first[0].items())
+
+
 class Counting(FederatedAlgorithm):
     """Keeps with each client how often it came."""
 
