@@ -117,14 +117,14 @@ def check(run: Path) -> None:
 def _check_states(path: Path) -> list[str]:
     """Faults of a checkpoint and of the states that it names; a line is printed for one without faults."""
     from fl_lightning.state.checkpoint import read_checkpoint
-    from fl_lightning.state.state_files import check_files
+    from fl_lightning.state.state_files import check_files, states_folder
 
     try:
         checkpoint = read_checkpoint(path, "a checkpoint")
     except (OSError, ValueError) as error:
         return [str(error)]
     saved = checkpoint["federated"]["client_states"]
-    faults = [f"{path}: {fault}" for fault in check_files(saved, path.parents[1] / "client_states")]
+    faults = [f"{path}: {fault}" for fault in check_files(saved, states_folder(saved, path))]
     if not faults:
         states = len(saved.get("index", ()))
         print(f"{path}: round {checkpoint['global_step']}, {f'{states} states of clients, ' * (states > 0)}as written")

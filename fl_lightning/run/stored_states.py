@@ -14,6 +14,7 @@ from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import pack, unpack
 from fl_lightning.run.record import run_folder
 from fl_lightning.state.client_states import ClientStates, DiskStates, MemoryStates
+from fl_lightning.state.state_files import states_folder
 
 _FILE_SYSTEM_DELAY = 3.0  # seconds in which a network file system shows a new file elsewhere
 
@@ -51,8 +52,10 @@ class StoredStates:
             folder: the folder of only this run, if one is named.
         """
         self.states = _disk_states(trainer, folder) if kind == "disk" else MemoryStates()
-        if self._of_checkpoint is not None:
-            self.states.restore(self._of_checkpoint, trainer.global_rank, trainer.world_size)
+        if (saved := self._of_checkpoint) is not None:
+            if saved["kind"] == "disk" and trainer.ckpt_path:
+                saved = {**saved, "folder": str(states_folder(saved, Path(trainer.ckpt_path)))}
+            self.states.restore(saved, trainer.global_rank, trainer.world_size)
         self._of_checkpoint = None
         trainer.strategy.barrier()
 

@@ -28,15 +28,21 @@ def check_files(saved: dict[str, Any], folder: Path) -> Iterator[str]:
 
     Args:
         saved: the states in the checkpoint.
-        folder: folder of the files; if it does not exist, the one in which they were written.
+        folder: folder of the files.
     """
-    source, digests = folder if folder.is_dir() else Path(saved.get("folder", "")), saved_digests(saved)
+    digests = saved_digests(saved)
     for record in named_records(saved):
         try:
-            with naming_state(source, record):
-                check_digest(source / record.name, digests.get(record.client))
+            with naming_state(folder, record):
+                check_digest(folder / record.name, digests.get(record.client))
         except ValueError as error:
             yield str(error)
+
+
+def states_folder(saved: dict[str, Any], checkpoint: Path) -> Path:
+    """The folder of the files that a checkpoint names: in its run, which can have moved, otherwise where they were written."""
+    here = checkpoint.absolute().parent.parent / "client_states"
+    return here if here.is_dir() else Path(saved.get("folder", ""))
 
 
 @contextmanager

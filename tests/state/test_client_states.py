@@ -9,11 +9,14 @@ import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from fl_lightning.protocol import ClientState, LearnedTask, SparseTensor, pack
+from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.state.atomic_files import atomic_save, stored_digest
 from fl_lightning.state.client_states import DiskStates, MemoryStates
 from fl_lightning.state.state_files import Record, check_files
@@ -322,6 +325,20 @@ def test_a_run_may_move_with_its_folder(tmp_path):
     new = DiskStates(tmp_path / "new")
     new.restore(saved)
     assert contents(new) == {0: 1}
+
+
+@pytest.mark.parametrize("checkpoint", ["new/checkpoints/last.ckpt", "elsewhere/last.ckpt", None])
+def test_an_evaluation_finds_the_files_of_a_run_that_has_moved(tmp_path, checkpoint):
+    """By its checkpoint; those of a run that lies where it was, by any."""
+    folder = tmp_path / "old" / "client_states"
+    put(states := DiskStates(folder), 1, {0: 1})
+    stored = StoredStates()
+    stored.take(states.checkpoint(), num_clients=1)
+    if checkpoint is not None and "new" in checkpoint:
+        (tmp_path / "old").rename(tmp_path / "new")
+    path = checkpoint and str(tmp_path / checkpoint)
+    stored.open(SimpleNamespace(ckpt_path=path, global_rank=0, world_size=1, strategy=Mock()), "memory", None)
+    assert contents(stored.states) == {0: 1}
 
 
 @pytest.mark.parametrize("kind", [MemoryStates, DiskStates])
