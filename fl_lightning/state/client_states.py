@@ -11,7 +11,7 @@ import re
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time_ns
@@ -294,7 +294,7 @@ class DiskStates(ClientStates):
             )
         return f"client state: up to {need} on disk in {self.folder}"
 
-    def sweep(self, checkpoints: Iterable[Path]) -> None:
+    def sweep(self, checkpoints: Collection[Path]) -> None:
         """Delete the files that neither this run nor one of these checkpoints needs, and the rest of killed writes.
 
         Only for the first process, while a checkpoint is being made: files of the one that it will replace are kept until the
@@ -313,6 +313,7 @@ class DiskStates(ClientStates):
                     stacklevel=2,
                 )
                 return
+        self._named = {path: named for path, named in self._named.items() if path in checkpoints}  # others are gone for good
         for record, path in self._files():
             is_provisional = record.stamp == self._stamp and record.round > self._round  # possibly of another process
             if not is_provisional and (record not in keep or path.endswith(".tmp")):

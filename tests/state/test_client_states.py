@@ -260,6 +260,7 @@ def test_sweep_deletes_what_nobody_needs(tmp_path):
     mine.sweep([])
     assert files(tmp_path / "states") == {"0/0.1.4.pt", "0/1.2.6.pt", "0/notes.txt"}
     assert contents(mine) == {0: 1, 1: 3}
+    assert not mine._named  # a run with save_top_k writes and deletes checkpoints without end
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"list"])
