@@ -4,7 +4,7 @@ Text and axes are in ``INK`` and the paper in ``PAPER``, so that the page can re
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -88,11 +88,14 @@ def by_condition(
 
 def panels_note(shown: dict[str, list[Group]]) -> str:
     """What a figure by condition leaves out, and how many runs are behind it."""
-    groups = [group for some in list(shown.values())[:_MOST_PANELS] for group in some]
-    counts = sorted({len(group.runs) for group in groups})
-    runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     left_out = f" The first {_MOST_PANELS} of {len(shown)} conditions." if len(shown) > _MOST_PANELS else ""
-    return f"Runs behind each line: {runs}.{left_out}"
+    return runs_behind("line", [group for some in list(shown.values())[:_MOST_PANELS] for group in some]) + left_out
+
+
+def runs_behind(what: str, groups: Iterable[Group]) -> str:
+    """How many runs each line or point is a mean of."""
+    counts = sorted({len(group.runs) for group in groups})
+    return f"Runs behind each {what}: {counts[0]}" + (f" to {counts[-1]}." if len(counts) > 1 else ".")
 
 
 def draw_spread(axes: Axes, curves: Sequence[Curve], color: str, label: str, *, dashed: bool = False) -> None:

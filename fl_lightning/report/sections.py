@@ -150,15 +150,11 @@ def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
         if several:
             table = scores.ablation(study, key, name, several)
             figure = figures.draw_ablation(study, key, name, several[:_MOST_FAMILIES], palette)
-            caption = "Mean over seeds, bars of one standard deviation. " + _counted(family[0] for family in several)
+            caption = "Mean over seeds, bars of one standard deviation. "
+            caption += figures.runs_behind("point", [family[0] for family in several])
             if len(several) > _MOST_FAMILIES:
                 caption += f" The first {_MOST_FAMILIES} of {len(several)} lines."
             yield Section(f"Ablation: {name}", [Drawing(table.name, f"Accuracy by {name}", caption, figure)], [table])
-
-
-def _counted(groups: Iterator[Group]) -> str:
-    counts = sorted({len(group.runs) for group in groups})
-    return f"Runs behind each point: {counts[0]}" + (f" to {counts[-1]}." if len(counts) > 1 else ".")
 
 
 def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
@@ -166,7 +162,7 @@ def _tasks(study: Study, palette: Palette) -> Iterator[Section]:
     if not tables:
         return
     curves = {"tasks/accuracy": "accuracy on the tasks so far", "tasks/forgetting": "forgetting of earlier tasks"}
-    names = [name for name in curves if name != study.metric and _has(study, name)]
+    names = [name for name in curves if name != study.metric and _drawn(study, name)]
     drawn = [_over_rounds(study, palette, name, curves[name], f"{name.replace('/', '_')}_over_rounds") for name in names]
     yield Section(tables[0].title, drawn, tables)
 
@@ -175,41 +171,48 @@ def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: st
     """The curves of a scalar; without ``finished`` those of runs that go on too."""
 
     def draw(axes: Axes, group: Group) -> None:
-        curves = [run.log.scalars[name].after(0) for run in group.runs if name in run.log.scalars]
-        curves = [Curve(curve.rounds, forgetting_sign(name) * curve.values) for curve in curves if len(curve)]
-        if curves:
+        curves = [run.log.scalars[name].after(0) for run in group.runs]
+        curves = [Curve(curve.rounds, forgetting_sign(name) * curve.values) for curve in curves]
+        if all(map(len, curves)):
             end = "" if group.finished else " (not finished)"
             figures.draw_spread(axes, curves, palette[group], f"{group.method}{end}", dashed=not group.finished)
 
-    shown = study.shown(finished=finished)
+    shown = _drawn(study, name, finished=finished)
     sign = " Positive is forgetting." if "forgetting" in name else ""
     caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation, and there is none with one seed."
-    caption += f"{sign} {_selection(study, shown)}{figures.panels_note(shown)}"
+    caption += f"{sign} {_selection(study, study.shown(finished=finished))}{figures.panels_note(shown)}"
     both_signs = forgetting_sign(name) < 0  # what is learned from others is below 0, what is forgotten above
     figure = figures.by_condition(shown, draw, "round", label, zero_line=both_signs)
     return Drawing(file, f"{capitalised(label)} over rounds", caption, figure)
 
 
-def _has(study: Study, name: str) -> bool:
-    return any(name in run.log.scalars for group in study.finished for run in group.runs)
+def _drawn(study: Study, name: str, *, finished: bool = True, tensor: bool = False) -> dict[str, list[Group]]:
+    """What figures show of a scalar, or a tensor: groups with it in all runs, as a mean over some seeds would flatter."""
+
+    def has(run: Run) -> bool:
+        return name in (run.log.tensors if tensor else run.log.scalars)
+
+    shown = study.shown(finished=finished).items()
+    measured = {condition: [group for group in groups if all(map(has, group.runs))] for condition, groups in shown}
+    return {condition: groups for condition, groups in measured.items() if groups}
 
 
 def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
     name, gap = _round_forgetting_name(study)
     names = [name] * (gap > 0) + ["forgetting/local_mean", "forgetting/client_mean"]
-    names = [name for name in names if _has(study, name)]
+    names = [name for name in names if any(name in run.log.scalars for group in study.finished for run in group.runs)]
     if not names:
         return
-    files = {name: f"{name.replace('/', '_')}_over_rounds" for name in names}
+    files = {name: f"{name.replace('/', '_')}_over_rounds" for name in names if _drawn(study, name)}
     drawn = [_over_rounds(study, palette, name, forgetting_name(name), file) for name, file in files.items()]
-    if gap:
+    if gap and (shown := _drawn(study, name)):
         what = "Round forgetting F_t: mean drop in the global model's accuracy by class from one round to the next"
         what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")
         points = partial(_round_points, name=name)
-        drawn.append(_distribution(study, palette, "forgetting_round", "Distribution of round forgetting", what, points))
-    if any("forgetting/local" in run.log.tensors for group in study.finished for run in group.runs):
+        drawn.append(_distribution(shown, palette, "forgetting_round", "Distribution of round forgetting", what, points))
+    if shown := _drawn(study, "forgetting/local", tensor=True):
         what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
-        drawn.append(_distribution(study, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
+        drawn.append(_distribution(shown, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
     columns = {name: f"{forgetting_name(name)}, mean" for name in names}
     yield Section("Forgetting", drawn, forgetting.forgetting(study, columns))
 
@@ -230,24 +233,22 @@ def _round_forgetting_name(study: Study) -> tuple[str, int]:
 
 def _round_points(group: Group, name: str) -> NDArray:
     """(n, 2): the values of all seeds and rounds but round 1, each once."""
-    values = [run.log.scalars[name].after(1).values for run in group.runs if name in run.log.scalars]
-    joined = np.concatenate([np.empty(0), *values])
+    joined = np.concatenate([run.log.scalars[name].after(1).values for run in group.runs])
     return np.stack([joined, np.ones_like(joined)], axis=1)
 
 
 def _local_points(group: Group) -> NDArray:
     """(n, 2): upper edges of the logged distributions, of all seeds and rounds but round 1, and their counts of clients."""
-    logged = [run.log.tensors.get("forgetting/local", {}) for run in group.runs]
+    logged = [run.log.tensors["forgetting/local"] for run in group.runs]
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 
 
-def _distribution(study: Study, palette: Palette, name: str, title: str, what: str, points) -> Drawing:
+def _distribution(shown: dict[str, list[Group]], palette: Palette, name: str, title: str, what: str, points) -> Drawing:
     def draw(axes: Axes, group: Group) -> None:
         if len(counted := points(group)):
             values, counts = counted.T
             figures.draw_distribution(axes, values, counts, palette[group], group.method)
 
-    shown = study.shown()
     caption = f"{what}. Share of the values, of all rounds but round 1 and all seeds, that are at most this; further left is "
     caption += f"less forgetting. {figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, "mean drop in accuracy by class", "share of values")
@@ -263,7 +264,7 @@ def _classes(study: Study) -> Iterator[Section]:
         return
     more = f" The first {_MOST_HEATMAPS} of {len(groups)}." if len(groups) > _MOST_HEATMAPS else ""
     groups = groups[:_MOST_HEATMAPS]
-    caption = f"Accuracy of the global model by class and round, mean over seeds. {_counted(iter(groups))}{more}"
+    caption = f"Accuracy of the global model by class and round, mean over seeds. {figures.runs_behind('point', groups)}{more}"
     figure = figures.draw_classes(groups, classes)
     yield Section("Accuracy by class", [Drawing("class_accuracy", "Accuracy by class", caption, figure)])
 
@@ -307,7 +308,7 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     if table is None:
         return
 
-    drawn = [_over_cost(study, palette, cost) for cost in _COSTS if _has(study, cost.scalar)]
+    drawn = [_over_cost(study, palette, cost) for cost in _COSTS if _drawn(study, cost.scalar)]
     sizes = {round(costs.model_megabytes(run), 6) for group in study.finished for run in group.runs}
     if len(sizes) > 1 and not any(map(np.isnan, sizes)):
         groups = [group for some in study.shown().values() for group in some]
@@ -320,13 +321,12 @@ def _over_cost(study: Study, palette: Palette, cost: _Cost) -> Drawing:
     """Accuracy against a total so far."""
 
     def draw(axes: Axes, group: Group) -> None:
-        curves = [_against(study, run, cost) for run in group.runs if cost.scalar in run.log.scalars]
-        if curves:
-            rounds, values = common_curve([accuracy for accuracy, _ in curves])
-            spent = np.mean([total.at(rounds) for _, total in curves], axis=0)
-            figures.draw_band(axes, spent, values, palette[group], group.method)
+        curves = [_against(study, run, cost) for run in group.runs]
+        rounds, values = common_curve([accuracy for accuracy, _ in curves])
+        spent = np.mean([total.at(rounds) for _, total in curves], axis=0)
+        figures.draw_band(axes, spent, values, palette[group], group.method)
 
-    shown = study.shown()
+    shown = _drawn(study, cost.scalar)
     caption = f"{study.metric_name.capitalize()} against {cost.said}, mean over seeds. {figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, cost.axis, study.metric_name)
     return Drawing(cost.name, cost.title, caption, figure)

@@ -85,6 +85,23 @@ def test_sections_draw_what_was_logged(write_run, study):
     assert drawn["forgetting_round"].axes[0].lines[0].get_xdata().tolist() == [0.125, 0.25]
 
 
+def test_a_mean_over_some_of_the_seeds_is_not_drawn(write_run, study):
+    """As in tables: of three seeds of a method one has measured neither forgetting nor bytes."""
+    measured = {"forgetting/round": {1: 0.5, 2: 0.25}}
+    measured |= {f"communication/total_{way}": {1: 3.0, 2: 6.0} for way in ("up", "down")}
+    for seed in range(3):
+        write_run("a", {1: 0.5, 2: 0.75}, seed=seed, scalars=measured if seed else {})
+        write_run("b", {1: 0.5, 2: 0.75}, seed=seed, scalars=measured, model="FedProx")
+        write_run("c", {2: 0.5}, seed=seed, scalars=measured if seed else {}, data__partition__alpha=1.0)
+    drawn = [drawing for section in sections(study(), []) for drawing in section.drawings]
+    spread = {drawing.name: drawing for drawing in drawn if not drawing.name.startswith(("accuracy", "ablation"))}
+    assert list(spread) == ["forgetting_round_over_rounds", "forgetting_round", "communication"]
+    for drawing in spread.values():
+        (axes,) = drawing.figure.axes  # none for alpha 1
+        assert [line.get_label() for line in axes.lines] == ["FedProx, CrossEntropy"]
+        assert "Runs behind each line: 3." in drawing.caption
+
+
 def test_a_run_of_one_round_has_an_empty_distribution(write_run, study):
     """Round 1 forgets nothing learned: it is a point of the curve, and of no distribution."""
     write_run("a", {1: 0.5}, scalars={"forgetting/round": {1: 0.25}})
