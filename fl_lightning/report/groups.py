@@ -42,6 +42,7 @@ _BOOKKEEPING = (
 _KEPT = ("trainer.max_steps", "trainer.precision")  # of those
 _CALLBACK, _AVERAGING = re.compile(r"trainer\.callbacks\.\d+"), "WeightAveraging"
 _NAMES = {RATE: "lr", "trainer.max_steps": "rounds", "model.server_optimizer.lr": "server lr"}
+_PLAIN_LEARNERS = ("None", "TaskLearner", "ClassLearner")  # of tasks: they do nothing against forgetting
 _LONGEST = 40  # characters of a value in a label
 
 
@@ -242,13 +243,18 @@ def find_group(groups: Iterable[Group], label: str) -> Group:
 
 
 def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Group:
-    """FedAvg with cross entropy, else FedAvg, else any; of several the one with the highest score under the first condition."""
+    """FedAvg with cross entropy and without additions, such as a robust rule, else FedAvg, else any.
+
+    Of several the one with the highest score under the first condition.
+    """
     conditions = list(dict.fromkeys(group.condition for group in groups))
 
     def rank(group: Group) -> tuple:
         loss = _class_name(group.config.get("model.loss", "CrossEntropy"))
         method = _class_name(group.config["model"])
-        plain = (not method.startswith("FedAvg"), loss != "CrossEntropy")
+        tasks = _class_name(group.config.get("model.tasks")) not in _PLAIN_LEARNERS
+        added = any(group.config.get(f"model.{key}") is not None for key in ("aggregation", "hostile", "privacy"))
+        plain = (not method.startswith("FedAvg"), loss != "CrossEntropy", tasks, added)
         return *plain, conditions.index(group.condition), -score[group.label]
 
     return min(groups, key=rank)

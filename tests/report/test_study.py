@@ -132,6 +132,16 @@ def test_the_default_baseline_is_fedavg_with_cross_entropy_at_its_best_rate(writ
         study("X")
 
 
+@pytest.mark.parametrize("key", ["tasks", "aggregation", "hostile", "privacy"])
+def test_the_default_baseline_has_no_additions(write_run, study, key):
+    """The best of several additions is what is proposed."""
+    plain = "fl_lightning.tasks.ClassLearner" if key == "tasks" else None
+    for name, value in (("First", 0.75), ("Second", 1.0), (plain, 0.5)):
+        given = name and {"class_path": name}
+        write_run(f"a_{value}", {1: value}, **{f"model__{key}": given})
+    assert study().final_of(study().baseline).mean == 0.5
+
+
 def test_targets(write_run, study):
     """That asked for; the configs' largest; 95 % of the best of each condition."""
     write_run("a", {1: 0.5, 2: 0.25}, data__partition__alpha=0.1)
