@@ -239,11 +239,12 @@ class SweepStudy:
             drawn += 1
 
     def _settle(self, points: optuna.Study, number: int, runs: Sequence[Run]) -> None:
-        """Store a point's value, the mean over its seeds, once all have ended."""
+        """Store a point's value, the mean over its seeds, once all have ended; without those that failed it would flatter."""
         newest = self._newest()
         trials = [newest[run.name] for run in runs]
         if all(trial.state.is_finished() for trial in trials):
-            values = [trial.value for trial in trials if trial.value is not None]
+            failed = any(trial.state == TrialState.FAIL for trial in trials)
+            values = [trial.value for trial in trials if trial.value is not None and not failed]
             mean = sum(values) / len(values) if values else None
             points.tell(number, mean, None if values else TrialState.FAIL)
 

@@ -152,9 +152,9 @@ def points_of(folder):
 
 
 def test_a_point_is_worth_the_mean_of_its_seeds(tmp_path):
-    """.2 and .6 are .4; one seed that failed is left out; with none that is done the point has failed."""
+    """.2 and .6 are .4; with one seed that failed, as a rate at which some diverge, the point has failed too."""
     study = SweepStudy(tmp_path)
-    outcomes = iter([0.2, 0.6, 0.5, None, None, None])
+    outcomes = iter([0.2, 0.6, None, 0.9, None, None])
     while (claim := study.claim(search())) is not None:
         value = next(outcomes)
         if value is None:
@@ -162,8 +162,8 @@ def test_a_point_is_worth_the_mean_of_its_seeds(tmp_path):
         else:
             study.finish(claim, {"val_accuracy": value})
     points = points_of(tmp_path)
-    assert [point.value for point in points] == [pytest.approx(0.4), 0.5, None]
-    assert [point.state.name for point in points] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert [point.value for point in points] == [pytest.approx(0.4), None, None]
+    assert [point.state.name for point in points] == ["COMPLETE", "FAIL", "FAIL"]
     assert all(0.001 <= point.params["lr"] <= 0.1 for point in points)
     assert len({point.params["lr"] for point in points}) == 3
 
