@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
@@ -298,6 +298,18 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
         ({"check_val_every_n_epoch": 5}, "trainer.check_val_every_n_epoch is 5.*val_check_interval"),
         ({"sync_batchnorm": True}, "trainer.sync_batchnorm is True"),
         ({"reload_dataloaders_every_n_epochs": 2}, "trainer.reload_dataloaders_every_n_epochs is 2.*leave it out"),
+        (
+            {"callbacks": [EarlyStopping("test/accuracy", check_on_train_epoch_end=False)], "val_check_interval": 5},
+            "callbacks has EarlyStopping of test/accuracy, but data.monitor_test is 10, .*: set data.monitor_test to 5$",
+        ),
+        (
+            {
+                "callbacks": [ModelCheckpoint(monitor="test/accuracy")],
+                "val_check_interval": "00:00:30:00",
+                "enable_checkpointing": True,
+            },
+            "callbacks has ModelCheckpoint of test/accuracy, but data.monitor_test is 10, .*: set data.monitor_test to 1$",
+        ),
         ({"strategy": "ddp"}, "trainer.strategy is DDPStrategy.*federated"),
         ({"precision": "16-true"}, "trainer.precision is 16-true.*bf16-mixed"),
     ],

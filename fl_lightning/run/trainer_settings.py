@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -145,6 +145,22 @@ def check_trainer(trainer: Trainer) -> None:
         _check_cadence(0)
     if getattr(trainer._accelerator_connector, "_layer_sync", None) is not None:  # the strategy of one process has none
         raise ValueError("trainer.sync_batchnorm is True, which would mix the clients of different processes: leave it out")
+    _check_monitors(trainer)
+
+
+def _check_monitors(trainer: Trainer) -> None:
+    """Lightning compares the newest value at every evaluation, also where the test set was not evaluated again."""
+    every = getattr(trainer.datamodule, "monitor_test", 0)  # pyright: ignore[reportAttributeAccessIssue]
+    interval = getattr(trainer, "val_check_interval", None) or 1  # a time is kept elsewhere
+    if every == 0 or isinstance(interval, float) or interval % every == 0:  # 1.0 is after the last round
+        return
+    for callback in callbacks_of(trainer):
+        monitor = callback.monitor if isinstance(callback, EarlyStopping | ModelCheckpoint) else None
+        if monitor is not None and monitor.startswith("test/"):
+            raise ValueError(
+                f"trainer.callbacks has {type(callback).__name__} of {monitor}, but data.monitor_test is {every}, so that not "
+                f"every evaluation has a test: set data.monitor_test to {interval}"
+            )
 
 
 def _checks_at_end(callback: EarlyStopping, trainer: Trainer) -> bool:
