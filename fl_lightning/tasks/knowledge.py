@@ -197,6 +197,7 @@ class WeightedTransfer(APD):
         elsewhere = [
             len(parts[layer].values)
             for position, parts in self._tasks_at_server(client).items()
+            if position in client.tasks  # a rehearsal on several processes is without the clients' states
             for layer in self.layers
             if layer not in client.tasks[position].sparse
         ]

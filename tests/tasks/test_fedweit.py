@@ -1,5 +1,7 @@
 """FedWeIT whole, against its equations in a plain loop: clients, server, knowledge base, bytes and outputs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fedweit_loop import DECAY, DENSITY, L1, L2, LAYERS, Plain, authors_outputs, hard, weight
@@ -160,6 +162,13 @@ def test_clients_begin_with_the_bases_of_initial_weights(tiny, tmp_path, share_b
     method = tiny.train(FedWeIT, data, rounds=2, **settings)
     for layer, base in method.server_states.tensors("initial").items():
         assert torch.equal(base, before[weight(layer, "base")])
+
+
+def test_a_model_has_its_size_without_the_clients_state(tiny):
+    """As a resumed run rehearses it on several processes: the knowledge base holds tasks that the client seems not to have."""
+    method = tiny.train(FedWeIT)
+    assert method.tasks.knowledge_base[0].keys() == {0, 1, 2}
+    assert method.tasks.num_values(method.net, SimpleNamespace(index=0, tasks={})) > 0
 
 
 def test_the_limit_of_knowledge_is_a_cohort_without_oneself(tiny):
