@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from fl_lightning.config_files.reading import options_of
 from fl_lightning.report.runs import read_run
 from fl_lightning.run.provenance import commit
 from fl_lightning.state.checkpoint import part_of, read_checkpoint
-from fl_lightning.sweep.points import parse_seeds
+from fl_lightning.sweep.points import Run, parse_seeds
 from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS, run_scalars
 from fl_lightning.sweep.screen import open_screen
@@ -112,6 +113,7 @@ def _run_cell(command: _Command) -> Cell:
     # Runs of another version of the user's file stay, in their own folder.
     own = "." in command.method and not command.method.startswith("fl_lightning.")
     folder = out / (f"{command.name}-{_code(command.method)[:8]}" if own else command.name)
+    _check_code(folder, Path(of.config).stem, command.seeds)
     folders, seconds = _swept(of.config, method, command.seeds, command.jobs, folder)
     runs = {}
     for seed, folder in folders.items():
@@ -127,6 +129,19 @@ def _run_cell(command: _Command) -> Cell:
         initial_weights="" if weights is None else _weights_digest(weights),
         runs=runs,
     )
+
+
+def _check_code(runs: Path, config: str, seeds: Sequence[int]) -> None:
+    """Refuse finished runs of other code: the cell's version, commit and digests are those of the present code."""
+    now = __version__, commit()
+    for run in filter(None, (RunFolder(runs / Run({}, seed).name, config).finished() for seed in seeds)):
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        if (made_by := (results["version"], results["commit"])) != now:
+            raise ValueError(f"--out has {run}, made by {_said(*made_by)}, but this is {_said(*now)}: give another --out")
+
+
+def _said(version: str, of: str | None) -> str:
+    return f"fl-lightning {version}, commit {of or 'unknown'}"
 
 
 def _checked_data(command: _Command) -> dict[int, tuple[str, str]]:

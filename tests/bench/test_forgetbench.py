@@ -11,11 +11,12 @@ import pytest
 from fork_server import FORKED_RUNS
 from written_pages import DOCS
 
-from fl_lightning import methods
+from fl_lightning import __version__, methods
 from fl_lightning.bench.federation import Federation, check_options, digest_of, federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
 from fl_lightning.command_line import bench
+from fl_lightning.sweep.points import Run
 
 BENCH = ["bench", "forgetbench"]
 PERSONAL = ("APFL", "Ditto", "FedBN", "FedPer", "FedRep", "FedRoD", "LGFedAvg", "LocalOnly", "PFedMe")
@@ -277,6 +278,17 @@ def test_runs_of_another_version_of_the_file_are_not_used(monkeypatch, tmp_path)
     mine, of_package = folders[:2], folders[2:]
     assert len({*mine}) == 2
     assert of_package == ["digits-FedProx"] * 2
+
+
+def test_runs_of_another_commit_are_not_used(monkeypatch, tmp_path):
+    """The results file would give them the commit and the digests of today's code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fl_lightning.command_line.bench._checked_data", lambda command: {})
+    run = Path("forgetbench/runs/digits-FedProx", Run({}, 1).name, Path(federation("digits").config).stem, "version_0")
+    run.mkdir(parents=True)
+    (run / "results.json").write_text(f'{{"version": "{__version__}", "commit": "abc"}}')
+    with pytest.raises(ValueError, match=r"^--out has forgetbench.*, made by .*commit abc, but this is .*another --out$"):
+        bench.run(["forgetbench", "--method", "FedProx"])
 
 
 def test_a_seed_that_another_worker_has_is_named(monkeypatch, tmp_path):
