@@ -13,6 +13,7 @@ from statistics import mean
 from fl_lightning.report.runs import Run, read_run
 from fl_lightning.run.record_lines import RECORD_FILE
 from fl_lightning.state.atomic_files import atomic_write
+from fl_lightning.state.versions import versions
 from fl_lightning.sweep.points import Point, as_options, point_name
 from fl_lightning.sweep.points import Run as SweepRun
 from fl_lightning.sweep.run_folder import RunFolder
@@ -143,7 +144,7 @@ class Collector:
 
 def _code(run: Path) -> tuple[str, str]:
     """Version and commit by the first line of the config in the folder of a run that failed; empty where it wrote none."""
-    configs = sorted(run.glob("*/version_*/config.yaml"))
+    configs = [path for folder in run.glob("*/") for one in versions(folder) if (path := one / "config.yaml").exists()]
     line = configs[-1].read_text(encoding="utf-8").partition("\n")[0] if configs else ""
     found = re.fullmatch(r"# fl-lightning (\S+), commit (\S+)", line)
     return (found[1], found[2]) if found else ("", "")

@@ -10,6 +10,7 @@ from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.log import Log, read_log
 from fl_lightning.run.lost_rounds import MOST_AT_END
 from fl_lightning.run.record_lines import RECORD_FILE
+from fl_lightning.state.versions import versions
 
 _ACCURACY, _FORGETTING = "val/accuracy", "forgetting/"
 _ERROR = "fl-lightning: error: "
@@ -31,8 +32,7 @@ class RunFolder:
 
     def finished(self) -> Path | None:
         """The newest ``version_N`` with results; None before the end of the fit."""
-        found = sorted(self._versions.glob("version_*/results.json"))
-        return found[-1].parent if found else None
+        return next((one for one in reversed(versions(self._versions)) if (one / "results.json").exists()), None)
 
     def metrics(self) -> dict[str, float] | None:
         """The numbers of a finished fit that sweeps compare; None before its end, and if its last rounds were lost.
@@ -73,8 +73,8 @@ class RunFolder:
 
     def new_accuracies(self) -> list[tuple[int, float]]:
         """Rounds and validation accuracies that were logged since the last call."""
-        records = sorted(self._versions.glob(f"version_*/{RECORD_FILE}"))
-        curve = _log(records[-1].parent, _ACCURACY).scalars.get(_ACCURACY) if records else None
+        newest = next((one for one in reversed(versions(self._versions)) if (one / RECORD_FILE).exists()), None)
+        curve = None if newest is None else _log(newest, _ACCURACY).scalars.get(_ACCURACY)
         new = [] if curve is None else list(curve.after(self._seen_round).by_round().items())
         self._seen_round = max([self._seen_round, *(round for round, _ in new)])
         return new

@@ -23,6 +23,16 @@ def test_a_run_may_remove_its_folder_while_it_is_watched(tmp_path):
         shutil.rmtree(version)
 
 
+def test_the_newest_version_has_the_largest_number(tmp_path):
+    """9 comes before 10."""
+    run = RunFolder(tmp_path, "digits")
+    for number, accuracy in ((9, 0.25), (10, 0.5)):
+        RecordLogger(version := tmp_path / "digits" / f"version_{number}").log_metrics({"val/accuracy": accuracy}, 1)
+        (version / "results.json").touch()
+    assert run.new_accuracies() == [(1, 0.5)]
+    assert run.finished() == version
+
+
 def test_a_record_is_read_as_far_as_it_is_written(tmp_path):
     """A line that is half written is read when it is whole."""
     logger, run = RecordLogger(tmp_path / "digits" / "version_0"), RunFolder(tmp_path, "digits")
