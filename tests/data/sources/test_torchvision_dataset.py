@@ -125,6 +125,21 @@ def test_changed_labels_are_noticed(tmp_path):
     assert TorchvisionDataset("MNIST").load(tmp_path).train.targets.tolist() == labels.tolist()
 
 
+def test_changed_labels_of_a_folder_set_are_noticed(tmp_path):
+    """DTD keeps them as ``_labels``: the second of five images in another class, with the same pixels."""
+    folder = tmp_path / "dtd" / "dtd"
+    (folder / "labels").mkdir(parents=True)
+    for labels in ("aabba", "abbba"):
+        for part in ("train", "test"):
+            names = [f"{label}/{number}.png" for number, label in enumerate(labels)]
+            (folder / "labels" / f"{part}1.txt").write_text("\n".join(names))
+            for number, name in enumerate(names):
+                (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(random_pixels(4, 4, 3, seed=number)).save(folder / "images" / name)
+        targets = TorchvisionDataset("DTD").load(tmp_path).train.targets
+        assert targets.tolist() == ["ab".index(label) for label in labels]
+
+
 def test_missing_set_is_downloaded_into_root(tmp_path, monkeypatch):
     """A download that succeeds ends up under root, next to what lay there, and a second load needs none."""
     tried = []
