@@ -69,7 +69,8 @@ class FedDF(FederatedModule):
                 "out: set aside at least 10, such as 1250 of CIFAR-10"
             )
         super().check_data()
-        check_public_batches(self, len(self.data.public) - len(self.data.public) // 10, self.distillation_batch_size)
+        count = len(self.data.public)
+        check_public_batches(self.net, self.data, count - count // 10, self.distillation_batch_size)
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         return {"logits": predict_in_batches(net, self.data.eval_batch_size, self.data.public.inputs())}

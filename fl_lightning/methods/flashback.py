@@ -82,7 +82,7 @@ class Flashback(FederatedModule):
         if not len(self.data.public):
             raise ValueError("data.public_size is 0, but Flashback distils on public samples: set some aside, 1250 of CIFAR-10")
         super().check_data()
-        check_public_batches(self, len(self.data.public), self.distillation_batch_size)
+        check_public_batches(self.net, self.data, len(self.data.public), self.distillation_batch_size)
 
     def broadcast(self, client: int) -> dict[str, Tensor]:
         return {"global_label_counts": self.global_label_counts}

@@ -371,19 +371,16 @@ def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, 
         _check_one(method.net, data, f"data.batch_size is {data.batch_size}{part}, which gives {lonely} a batch of one sample")
 
 
-def check_public_batches(method: FederatedAlgorithm, count: int, size: int) -> None:
+def check_public_batches(net: nn.Module, data: FederatedDataModule, count: int, size: int) -> None:
     """Refuse a last distillation batch of one sample, as :func:`check_batches_of_one`.
 
     Args:
         count: public samples in an epoch.
         size: of a batch.
     """
-    if count % size == 1 and _has_batch_norm(method.net):
-        _check_one(
-            method.net,
-            method.data,
-            f"model.distillation_batch_size is {size}, which leaves a batch of one of {count} public samples",
-        )
+    if count % size == 1 and _has_batch_norm(net):
+        what = f"model.distillation_batch_size is {size}, which leaves a batch of one of {count} public samples"
+        _check_one(net, data, what)
 
 
 def _has_batch_norm(net: nn.Module) -> bool:

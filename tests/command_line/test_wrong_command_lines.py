@@ -261,7 +261,7 @@ CONFIGS = [
     ("trainr: {max_steps: 3}", "trainr.max_steps", "did you mean trainer.max_steps?"),
     ("data: {partition: {alpha: 0.9}}", "data.partition.alpha is 0.9", "not under init_args"),
     ("model: {mu: 0.9}", "model.mu is 0.9", "not under init_args"),
-    ("trainer: {max_steps: 1:30}", "trainer.max_steps is 1:30", "must be a whole number"),
+    ("data: {num_clients: 1:30}", "data.num_clients is 1:30", "must be a whole number"),
     ("1: 2", "the key 1", "not a name"),
     ("data: {1: 2}", "data has the key 1", "not a name"),
     ("x: &a {b: *a}", "config is mine.yaml", "part of itself"),
