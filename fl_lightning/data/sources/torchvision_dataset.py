@@ -53,13 +53,13 @@ class TorchvisionDataset(Source):
         self.name, self.split, self.size = name, split, check_size(size)
 
     def load(self, root: Path) -> Dataset:
-        root = root.resolve()  # a part of the fingerprint, in whatever way it is given
         with root_lock(root):
             train, test = self._parts(root)
         # The sets are fixed files: path, sizes, labels and a few samples distinguish two copies.
         few = [np.asarray(part[i][0]).tobytes() for part in (train, test) for i in (0, len(part) // 2, len(part) - 1)]
         few += [np.asarray(getattr(part, name, ())).tobytes() for part in (train, test) for name in _LABELS]
-        fingerprint = f"{train}\n{test}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
+        described = f"{train}\n{test}".replace(f": {root}\n", f": {root.resolve()}\n")  # one cache, in whatever way it is given
+        fingerprint = f"{described}\n{self.split}\n{self.size}\n{blake2b(b''.join(few)).hexdigest()}"
         return cached(self.name, fingerprint, lambda files: self._decode(train, test, files))
 
     def _parts(self, root: Path) -> list[VisionDataset]:
