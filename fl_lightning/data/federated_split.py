@@ -106,7 +106,10 @@ class FederatedSplit:
         Raises:
             ValueError: if a client is left without samples.
         """
-        parts = self.parts(dataset, private)
+        return self.cut(dataset, self.parts(dataset, private), val_fraction, test_fraction)
+
+    def cut(self, dataset: Dataset, parts: Parts, val_fraction: float, test_fraction: float) -> ClientShards:
+        """The shards of clients that hold the samples that :meth:`parts` gives; as :meth:`shards`."""
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         counted = dataset.objective.unit_counts(dataset.train.targets, len(dataset.classes))
         return split_clients(parts, counted, len(dataset.classes), val_fraction, rng, test_fraction)

@@ -32,8 +32,8 @@ class FedRoD(FederatedModule):
         the server has: a global model
 
     Raises:
-        ValueError: as the net is built, if its class layer is not found or not linear or frozen, or it is a Sequential; before
-            round 1, if it changes the outputs of its class layer.
+        ValueError: as the net is built, if its class layer is not found, not linear or frozen, or the net is a Sequential;
+            before round 1, if it changes the outputs of its class layer.
     """
 
     needs = Needs(data=DataNeeds(classes=True))

@@ -29,8 +29,8 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
     targets, objective, seed = dataset.train.targets, dataset.objective, data.seed
     labels = objective.strata(targets)
     labels = torch.zeros(len(targets), dtype=torch.int64) if labels is None else labels
-    data.split.shards(dataset, private, data.val_fraction, data.test_fraction)  # refuses what a fit refuses
     parts = data.split.parts(dataset, private)
+    data.split.cut(dataset, parts, data.val_fraction, data.test_fraction)  # refuses what a fit refuses
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
     counts = torch.stack([objective.count_units(targets[part], len(dataset.classes)) for part in parts])

@@ -100,8 +100,8 @@ class RunSettings:
     def check_evaluates(self, saved: Settings, trainer: Trainer) -> None:
         """Check that the net, as the command line gives it, and the tasks are those of the run that saved ``saved``.
 
-        The clients' samples too, if clients are evaluated with models of their own. For others that are validated, which need
-        not be clients of the run, a warning says so.
+        Where clients are evaluated with models of their own, their samples must be those of the run too. Where the global model
+        is validated on other samples, a warning says so.
 
         Raises:
             ValueError: naming each key that differs, with both values.

@@ -22,8 +22,8 @@ class Joined(Source):
     """Several sources as one set of colour images of one size, each normalised separately.
 
     Smaller images get a black border, grey ones three equal channels. The class ``3`` of MNIST is called ``MNIST/3``. A source
-    that does not exist and cannot be downloaded is left out, with a message; one whose folder exists must be complete. Cut by a
-    :class:`~fl_lightning.tasks.TaskStream` with ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al.,
+    that does not exist and cannot be downloaded is left out, with a message; if its folder exists, it must be complete. Cut by
+    a :class:`~fl_lightning.tasks.TaskStream` with ``by: sources``, eight sets are NonIID-50 of the FedWeIT paper (Yoon et al.,
     ICML 2021, Section 5).
 
     Samples are float16 and already normalised, as no single factor and summand normalises the uint8 images of all sets. Up to 4

@@ -98,7 +98,7 @@ class TorchvisionDataset(Source):
             for arguments in self._arguments_of_parts:
                 self._open(staging, **arguments, download=True)
             shutil.copytree(staging, root, dirs_exist_ok=True, copy_function=os.replace)
-        except (OSError, RuntimeError, ValueError) as error:  # ValueError: a set that torchvision fetches no more
+        except (OSError, RuntimeError, ValueError) as error:  # ValueError: torchvision can no longer download it
             shutil.rmtree(staging, ignore_errors=True)
             for folder in made:
                 with suppress(OSError):
