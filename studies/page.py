@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.figures import drawing_style
-from fl_lightning.report.study import INTERVAL_IS
+from fl_lightning.report.study import SPREAD_IS
 from fl_lightning.state.atomic_files import atomic_write
 from fl_lightning.sweep.points import short_keys
 from studies.declaration import Study, Sweep
@@ -90,7 +90,7 @@ def _measured(study: Study, found: Sequence[Group], results: Sequence[Result]) -
 def _how(study: Study, found: Sequence[Group]) -> str:
     """What the numbers of the table are."""
     collapsed = any(run.has_collapsed for group in found for run in group.done)
-    said = f"Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, {INTERVAL_IS}."
+    said = SPREAD_IS
     if any(forgetting_sign(tag(measure)) < 0 for measure in study.measures):
         said += " Positive forgetting is a loss of accuracy; runs.csv has F_ki with the papers' sign, by which it is negative."
     said += " Where a run of a setting lacks a number, the table shows how many have it, and no mean."

@@ -5,14 +5,11 @@ from collections.abc import Callable, Sequence
 from fl_lightning.bench.federation import Federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
-from fl_lightning.report.study import INTERVAL_IS, Spread
+from fl_lightning.report.study import SPREAD_IS, Spread
 from fl_lightning.report.tables import markdown, not_all, spread_and_interval
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS
 
-NOTE = (
-    "Mean ± sample standard deviation over seeds, in brackets the 95 % interval of the mean, "
-    f"{INTERVAL_IS}. Positive is forgetting. MB are 10^6 bytes, up and down; seconds are processor time."
-)
+NOTE = f"{SPREAD_IS} Positive is forgetting. MB are 10^6 bytes, up and down; seconds are processor time."
 
 
 def table(cells: Sequence[Cell]) -> str:

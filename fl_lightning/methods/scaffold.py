@@ -1,10 +1,10 @@
 """SCAFFOLD: control variates remove the drift from local steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
-Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: weight decay, the same at all clients,
-is in the variates of option II and not in those of option I. With momentum, which the paper does not have, option II divides by
-FedNova's ``a`` instead of K: divided by K, variates diverge where a is above 2 K. ``server_weighting: n_weighted``, which
-popular code uses, weights only the models and never the variates.
+Federated Learning. ICML 2020. arXiv 1910.06378. Algorithm 1, both options. Departures: weight decay and penalties, such as
+L2SP's, are in the variates of option II and not in those of option I, which hold gradients of the data's loss. With momentum,
+which the paper does not have, option II divides by FedNova's ``a`` instead of K: divided by K, variates diverge where a is
+above 2 K. ``server_weighting: n_weighted``, which popular code uses, weights only the models and never the variates.
 """
 
 from typing import Any, Literal, Unpack

@@ -243,7 +243,7 @@ def find_group(groups: Iterable[Group], label: str) -> Group:
 
 
 def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Group:
-    """FedAvg with cross entropy and without additions, such as a robust rule, else FedAvg, else any.
+    """FedAvg with cross entropy and without additions, such as a robust rule or server momentum, else FedAvg, else any.
 
     Of several the one with the highest score under the first condition.
     """
@@ -254,6 +254,8 @@ def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Grou
         method = _class_name(group.config["model"])
         tasks = _class_name(group.config.get("model.tasks")) not in _PLAIN_LEARNERS
         added = any(group.config.get(f"model.{key}") is not None for key in ("aggregation", "hostile", "privacy"))
+        added |= _class_name(group.config.get("model.server_optimizer", "SGD")) != "SGD"
+        added |= bool(group.config.get("model.server_optimizer.momentum"))
         plain = (not method.startswith("FedAvg"), loss != "CrossEntropy", tasks, added)
         return *plain, conditions.index(group.condition), -score[group.label]
 

@@ -139,6 +139,8 @@ def mean_and_sd(name: str, values: Spread) -> dict[str, float]:
 def spread_and_interval(values: Spread, sign: str = "") -> str:
     """``0.812 ± 0.004 (0.801 to 0.823)``: mean, sample standard deviation and 95 % interval; a dash for no run.
 
+    Equal values, such as the bytes of runs with other seeds, are given once.
+
     Args:
         values: over seeds; accuracies have three decimals, bytes and seconds fewer.
         sign: ``+`` for differences.
@@ -149,10 +151,10 @@ def spread_and_interval(values: Spread, sign: str = "") -> str:
     digits = 3 if largest < 10 else 1 if largest < 1000 else 0
     form = f"{sign}z.{digits}f"
     text = format(values.mean, form)
-    if len(values.values) > 1:
-        text += f" ± {values.deviation:.{digits}f}"
+    if len(set(values.values)) == 1:
+        return text
     low, high = values.interval
-    return text if math.isnan(low) else f"{text} ({low:{form}} to {high:{form}})"
+    return f"{text} ± {values.deviation:.{digits}f} ({low:{form}} to {high:{form}})"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

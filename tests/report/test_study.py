@@ -132,14 +132,21 @@ def test_the_default_baseline_is_fedavg_with_cross_entropy_at_its_best_rate(writ
         study("X")
 
 
-@pytest.mark.parametrize("key", ["tasks", "aggregation", "hostile", "privacy"])
+@pytest.mark.parametrize("key", ["tasks", "aggregation", "hostile", "privacy", "server_optimizer"])
 def test_the_default_baseline_has_no_additions(write_run, study, key):
     """The best of several additions is what is proposed."""
-    plain = "fl_lightning.tasks.ClassLearner" if key == "tasks" else None
+    plain = {"tasks": "fl_lightning.tasks.ClassLearner", "server_optimizer": "torch.optim.SGD"}.get(key)
     for name, value in (("First", 0.75), ("Second", 1.0), (plain, 0.5)):
         given = name and {"class_path": name}
         write_run(f"a_{value}", {1: value}, **{f"model__{key}": given})
     assert study().final_of(study().baseline).mean == 0.5
+
+
+def test_the_default_baseline_has_no_server_momentum(write_run, study):
+    for momentum, value in ((0.9, 1.0), (0.0, 0.5)):
+        server = {"class_path": "torch.optim.SGD", "init_args": {"momentum": momentum}}
+        write_run(f"a_{momentum}", {1: value}, model__server_optimizer=server)
+    assert study().baseline.label == "FedAvg, CrossEntropy, momentum 0"
 
 
 def test_targets(write_run, study):
