@@ -27,12 +27,11 @@ class ForgettingEvents(Probe):
     """
 
     needs_classes = True
-    kept = ("_was_right", "_was_ever_right", "_counts", "_history")
+    kept = ("_was_right", "_counts", "_history")
 
     def __init__(self, every: int = 10, rounds: list[int] | None = None, samples: int = 1000) -> None:
         super().__init__(every, rounds, samples)
         self._was_right: Tensor | None = None  # (S,), at the last measurement
-        self._was_ever_right: Tensor | None = None  # (S,)
         self._counts: Tensor | None = None  # (S,), events so far
         self._history: dict[int, Tensor] = {}  # round -> (C,), share of the samples of each class with an event
 
@@ -47,17 +46,17 @@ class ForgettingEvents(Probe):
             logits = predict_in_batches(module.net, module.data.eval_batch_size, inputs)
         is_right, targets = (logits.argmax(dim=1) == targets).cpu(), targets.cpu()
         was_right = torch.zeros_like(is_right) if self._was_right is None else self._was_right
-        ever = torch.zeros_like(is_right) if self._was_ever_right is None else self._was_ever_right
         counts = torch.zeros_like(targets) if self._counts is None else self._counts
         forgotten = was_right & ~is_right
-        self._was_right, self._was_ever_right, self._counts = is_right, ever | is_right, counts + forgotten
+        self._was_right, self._counts = is_right, counts + forgotten
+        never_forgotten = self._counts == 0
         sizes = torch.bincount(targets, minlength=len(module.data.classes))
         by_class = torch.bincount(targets[forgotten], minlength=len(sizes)) / sizes
         self._history[round] = by_class
         scalars = {
             "events/mean": self._counts.double().mean(),
-            "events/unforgettable": (self._was_ever_right & (self._counts == 0)).double().mean(),
-            "events/never_learned": (~self._was_ever_right).double().mean(),
+            "events/unforgettable": (is_right & never_forgotten).double().mean(),
+            "events/never_learned": (~is_right & never_forgotten).double().mean(),
         }
         module.log_round(scalars, round)
         log_tensors(trainer, {"events/class": by_class, "events/counts": self._counts}, round)
