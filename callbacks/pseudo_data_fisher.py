@@ -67,7 +67,7 @@ class PseudoDataFisher(FederatedCallback):
         visits = module.present_cohort
         drawn = torch.randperm(len(visits), generator=torch_stream(module.seed, round, -1, "clients of PseudoDataFisher"))
         some = [visits[position] for position in drawn[: self.clients].sort().values.tolist()]
-        fitted = refit(module, module.engine.context, round, some, max_steps=1)
+        fitted = refit(module, module.engine.context, round, some)
         rows = [_correlations(module, net, client, earlier) for client, net in fitted]
         pseudo, local = torch.stack(rows).nanmean(dim=0)
         module.log_round({"forgetting/fisher_correlation": pseudo, "forgetting/fisher_correlation_local": local}, round)

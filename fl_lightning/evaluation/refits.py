@@ -13,21 +13,16 @@ from fl_lightning.state.client_states import MemoryStates
 
 
 def refit(
-    method: FederatedAlgorithm, context: RunContext, round: int, visits: Iterable[Visit], max_steps: int
+    method: FederatedAlgorithm, context: RunContext, round: int, visits: Iterable[Visit]
 ) -> Iterator[tuple[Client, nn.Module]]:
-    """Fit clients one after another as in a round, and keep nothing of it.
-
-    Args:
-        context: context of the run.
-        round: the round of the batches and draws.
-        max_steps: maximum number of local steps of each client.
+    """Let clients take the first local step of a round, one after another, and keep nothing of it.
 
     Yields:
-        Each client after its fit, and its model, which the next client's fit overwrites.
+        Each client after its step, and its model, which the next client's step overwrites.
     """
     engine = SequentialEngine(method, context)
     for visit in visits:
-        client, _ = engine.fit(engine.request(round, visit, max_steps))
+        client, _ = engine.fit(engine.request(round, visit, max_steps=1))
         yield client, engine.net
 
 
