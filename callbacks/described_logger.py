@@ -71,11 +71,8 @@ class DescribedTensorBoardLogger(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write scalars, each with ``step``, the round."""
         for tag, value in metrics.items():
-            self._write(tag, float(value), step)
-
-    def _write(self, tag: str, value: float, step: int | None) -> None:
-        summary = scalar(tag, value)
-        if tag not in self._described:
-            summary.value[0].metadata.MergeFrom(metadata(tag, "scalars"))
-            self._described.add(tag)
-        self.experiment._get_file_writer().add_summary(summary, step)
+            summary = scalar(tag, float(value))
+            if tag not in self._described:
+                summary.value[0].metadata.MergeFrom(metadata(tag, "scalars"))
+                self._described.add(tag)
+            self.experiment._get_file_writer().add_summary(summary, step)

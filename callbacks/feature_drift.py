@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
-from fl_lightning.callbacks.probe import HeadProbe, head_of, mean_where
+from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.models.network import inputs_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels
@@ -36,7 +36,7 @@ class FeatureDrift(HeadProbe):
         holds = module.data.label_counts[models.clients] > 0
         has_samples = (members.sum(dim=0) > 0).expand_as(holds)
         scalars = {"held": holds & has_samples, "absent": ~holds & has_samples}
-        module.log_round({f"drift/{name}": mean_where(drift, mask) for name, mask in scalars.items()}, round)
+        module.log_round({f"drift/{name}": drift[mask].mean() for name, mask in scalars.items()}, round)
         log_tensors(trainer, {"drift/class": drift, "drift/cohort": torch.tensor(models.clients), "drift/holds": holds}, round)
         title = f"Distance that the mean feature of each class moves in round {round}, over its norm"
         figure = client_class_change(drift, holds, models.clients, class_names(module), title)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
-from fl_lightning.callbacks.probe import HeadProbe, head_of, mean_where
+from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels
 
@@ -41,8 +41,8 @@ class HeadByClass(HeadProbe):
         changes = after - before
         scalars = {"head/norm_spread": before[0].max() / before[0].min()}
         for position, kind in enumerate(_KINDS):
-            scalars[f"head/{kind}_held"] = mean_where(changes[:, position], holds)
-            scalars[f"head/{kind}_absent"] = mean_where(changes[:, position], ~holds)
+            scalars[f"head/{kind}_held"] = changes[:, position][holds].mean()
+            scalars[f"head/{kind}_absent"] = changes[:, position][~holds].mean()
         module.log_round(scalars, round)
         together = torch.cat([before[None], after])
         tensors = {f"head/{kind}": together[:, position] for position, kind in enumerate(_KINDS)}

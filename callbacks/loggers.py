@@ -9,11 +9,9 @@ import warnings
 from functools import singledispatch
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.logger import DummyLogger
 from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import summary
@@ -27,27 +25,12 @@ _DPI = 150  # of figures as files
 _warned: WeakSet[Logger] = WeakSet()
 
 
-@runtime_checkable
-class TakesFigures(Protocol):
-    """A user's logger that takes figures."""
-
-    def log_figure(self, tag: str, figure: Figure, round: int) -> None:
-        """Take a figure, whose tag is like ``forgetting/clients``."""
-
-
 @singledispatch
 def write_figure(logger: Logger, tag: str, figure: Figure, round: int) -> None:
-    """Give a logger a figure; warn at the first one that a logger does not take, unless it records the numbers behind it.
-
-    Args:
-        logger: by whose class the function is chosen.
-        tag: such as ``forgetting/clients``.
-        figure: is not kept.
-        round: its step.
-    """
-    if isinstance(logger, TakesFigures):
-        logger.log_figure(tag, figure, round)
-    elif not isinstance(logger, RecordLogger | DummyLogger) and logger not in _warned:
+    """Give a logger a figure; warn at the first one that a logger does not take, unless it records the numbers behind it."""
+    if (log_figure := getattr(logger, "log_figure", None)) is not None:  # a user's logger, or Lightning's dummy
+        log_figure(tag, figure, round)
+    elif not isinstance(logger, RecordLogger) and logger not in _warned:
         _warned.add(logger)
         warnings.warn(
             f"trainer.logger has {type(logger).__name__}, which takes no figures: it gets only scalars and hyper-parameters",

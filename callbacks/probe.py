@@ -74,8 +74,3 @@ class HeadProbe(Probe):
 def head_of(net: nn.Module) -> nn.Linear:
     """The last linear layer of a net for which :class:`HeadProbe` found one."""
     return [layer for layer in classifier_of(net).modules() if isinstance(layer, nn.Linear)][-1]
-
-
-def mean_where(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values where a mask of the same shape is true; NaN if it is so nowhere."""
-    return values[mask].mean()

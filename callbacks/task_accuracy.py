@@ -12,7 +12,6 @@ from fl_lightning.callbacks.figures import task_table
 from fl_lightning.checks import check_each
 from fl_lightning.functional import average_accuracy, average_forgetting, backward_transfer
 from fl_lightning.module import FederatedModule
-from fl_lightning.protocol import TaskProgress
 from fl_lightning.state.atomic_files import atomic_write
 
 
@@ -53,7 +52,9 @@ class TaskAccuracy(FederatedCallback):
         table = progress.accuracy.cpu()
         of_clients = {client: task_scalars(table[client : client + 1]) for client in self.clients}
         named = {f"tasks/accuracy_of_client/{c}": s["tasks/accuracy"] for c, s in of_clients.items() if s}
-        module.log_round({**task_scalars(table), **named, **self._counts(progress)}, round)
+        learned = sum(progress.positions) / len(progress.positions)
+        counts = {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * progress.model_values.double().sum()}
+        module.log_round({**task_scalars(table), **named, **counts}, round)
         if self.due(round):
             self._draw(trainer, table, round)
 
@@ -79,11 +80,6 @@ class TaskAccuracy(FederatedCallback):
         mean = table.nanmean(dim=0)
         log_tensors(trainer, {"tasks/table": mean, "tasks/client_tables": table}, round)
         log_figure(trainer, "tasks/accuracy_table", task_table(mean), round)
-
-    @staticmethod
-    def _counts(progress: TaskProgress) -> dict[str, Tensor | float]:
-        learned = sum(progress.positions) / len(progress.positions)
-        return {"tasks/learned": learned, "tasks/model_megabytes": 4e-6 * progress.model_values.double().sum()}
 
 
 def task_scalars(table: Tensor) -> dict[str, Tensor]:

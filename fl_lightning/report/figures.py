@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, width_of, wrapped
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
-from fl_lightning.report.log import Curve, thinned
+from fl_lightning.report.log import thinned
 from fl_lightning.report.measured_rounds import class_curves
 from fl_lightning.report.safe_text import one_line
-from fl_lightning.report.study import Spread, Study, common_curve
+from fl_lightning.report.study import Spread, Study
 
 INK, PAPER = "#010101", "#fefefe"
 _STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
@@ -98,12 +98,6 @@ def runs_behind(what: str, groups: Iterable[Group]) -> str:
     return f"Runs behind each {what}: {counts[0]}" + (f" to {counts[-1]}." if len(counts) > 1 else ".")
 
 
-def draw_spread(axes: Axes, curves: Sequence[Curve], color: str, label: str, *, dashed: bool = False) -> None:
-    """The mean over seeds in the rounds that all have; a band of one standard deviation where there are several."""
-    rounds, values = common_curve(curves)
-    draw_band(axes, rounds, values, color, label, dashed=dashed)
-
-
 def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, *, dashed: bool = False) -> None:
     """The mean of values (curves, n) at positions (n,) and, of several curves, a band of one standard deviation."""
     chosen = thinned(len(at), _MOST_POINTS)
@@ -138,7 +132,7 @@ def draw_ablation(study: Study, key: str, name: str, families: Sequence[Sequence
         drawn[color] += 1
         values = [float(group.config[key]) for group in family]
         scores = [study.final_of(group) for group in family]
-        bars = [0.0 if np.isnan(score.deviation) else score.deviation for score in scores]
+        bars = [np.nan_to_num(score.deviation) for score in scores]
         style = {"marker": marker, "linestyle": line, "capsize": 2, "color": color}
         axes.errorbar(values, [score.mean for score in scores], bars, label=family[0].label_without(key, RATE), **style)
     ticks = sorted({float(group.config[key]) for family in families for group in family})
@@ -156,7 +150,7 @@ def draw_sizes(study: Study, groups: Sequence[Group], palette: Palette) -> Figur
     figure, (axes,) = _grid(1)
     for group in groups:
         size, score = Spread(tuple(map(model_megabytes, group.runs))), study.final_of(group)
-        bar = 0.0 if np.isnan(score.deviation) else score.deviation
+        bar = np.nan_to_num(score.deviation)
         axes.errorbar([size.mean], [score.mean], [bar], fmt="o", capsize=2, color=palette[group], label=group.label)
     axes.set(xlabel="model, MB", ylabel=f"final {study.metric_name}")
     legend_below(figure, [axes])

@@ -10,7 +10,7 @@ from fl_lightning.report import figures
 from fl_lightning.report.figures import INK, Drawing, Palette
 from fl_lightning.report.groups import Group
 from fl_lightning.report.study import Spread, Study
-from fl_lightning.report.tables import Table, capitalised, means_and_sds, spread
+from fl_lightning.report.tables import Table, means_and_sds, spread
 
 _SHARE = r"wise_ft/([\d.]+)/test"
 
@@ -30,10 +30,9 @@ def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
             if not old.values:
                 return
             axes.axhline(before.mean, color=INK, linewidth=0.6, linestyle=":")
-            bars = [0.0 if np.isnan(one.deviation) else one.deviation for one in (new, old)]
-            axes.errorbar(
-                [new.mean], [old.mean], [bars[1]], [bars[0]], fmt="o", capsize=2, color=palette[group], label=group.method
-            )
+            of_new, of_old = ([np.nan_to_num(one.deviation)] for one in (new, old))
+            style = {"fmt": "o", "capsize": 2, "color": palette[group], "label": group.method}
+            axes.errorbar([new.mean], [old.mean], of_old, of_new, **style)
             if len(mixed := _mixed(group, name)):
                 axes.plot(*mixed.T, color=palette[group], linewidth=0.8, linestyle="--", marker=".")
 
@@ -60,7 +59,7 @@ def table(study: Study) -> Table:
     note += "is forgetting."
     records = [{"method": group.label} | means_and_sds(columns, row) for group, row in zip(groups, scores, strict=True)]
     rows = [[group.label, *map(spread, row)] for group, row in zip(groups, scores, strict=True)]
-    return Table("knowledge", capitalised("new and old knowledge"), note, ["method", *columns], rows, records)
+    return Table("knowledge", "New and old knowledge", note, ["method", *columns], rows, records)
 
 
 def _old(group: Group, name: str) -> Spread:

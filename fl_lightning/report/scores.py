@@ -57,13 +57,11 @@ def final_accuracy(study: Study) -> Table:
 
 
 def _final_note(study: Study, tests: int, has_intervals: bool) -> str:
-    final = "the last evaluation, after all tasks"
-    if study.metric != TASKS:
-        final = f"the {FINAL_IS}"
+    final = "last evaluation, after all tasks" if study.metric == TASKS else FINAL_IS
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
     between = f"; its interval is that of the mean, {INTERVAL_IS}" if has_intervals else ""
     return (
-        f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is "
+        f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is the "
         f"{final}{between}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
         f"the second. {baseline_note(study, tests, ' in final accuracy')} {DASH} where there are fewer than "
         "two such seeds, no baseline under the same condition, or no variation."

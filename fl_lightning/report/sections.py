@@ -175,7 +175,7 @@ def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: st
         curves = [Curve(curve.rounds, forgetting_sign(name) * curve.values) for curve in curves]
         if all(map(len, curves)):
             end = "" if group.finished else " (not finished)"
-            figures.draw_spread(axes, curves, palette[group], f"{group.method}{end}", dashed=not group.finished)
+            figures.draw_band(axes, *common_curve(curves), palette[group], f"{group.method}{end}", dashed=not group.finished)
 
     shown = _drawn(study, name, finished=finished)
     sign = " Positive is forgetting." if "forgetting" in name else ""

@@ -89,10 +89,6 @@ class Study:
         """The run's accuracy; the untrained round 0 is left out."""
         return run.log.scalars[self.metric].after(0)
 
-    def final(self, run: Run) -> float:
-        """The final accuracy, as in the run's ``results.json``; on task streams the last one, after all tasks."""
-        return final_value(self.accuracy(run), self.metric)
-
     def final_of(self, group: Group) -> Spread:
         """The final accuracies of a group, over its seeds."""
         return Spread(tuple(self.finals(group).values()))
@@ -117,7 +113,7 @@ class Study:
 
     def finals(self, group: Group) -> dict[int, float]:
         """The final accuracies of a group by seed."""
-        return {run.seed: self.final(run) for run in group.runs}
+        return {run.seed: final_value(self.accuracy(run), self.metric) for run in group.runs}
 
     def against_baseline(self, group: Group, scores: Callable[[Group], Mapping[int, float]]) -> tuple[Spread, float]:
         """:func:`paired_test` of a group's scores by seed and the baseline's; no difference and NaN for the baseline.

@@ -101,15 +101,10 @@ def number(value: float, form: str) -> str:
     return DASH if math.isnan(value) else format(value, form)
 
 
-def signed(value: float) -> str:
-    """``+0.012``, with its sign; a dash for NaN."""
-    return number(value, "+z.3f")
-
-
 def compared(differences: Spread, p: float, *, has_interval: bool = False) -> list[str]:
     """Cells of a test: ``+0.012 (3)``, the mean difference and over how many seeds, its interval if it has a column, and p."""
     pairs = f" ({len(differences.values)})" if differences.values else ""
-    return [signed(differences.mean) + pairs, *([interval(differences)] if has_interval else []), number(p, ".2g")]
+    return [number(differences.mean, "+z.3f") + pairs, *([interval(differences)] if has_interval else []), number(p, ".2g")]
 
 
 def baseline_note(study: Study, tests: int, what: str = "") -> str:

@@ -1,7 +1,6 @@
 """The samples of a site, all of which are its client's."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,18 +15,9 @@ from fl_lightning.functional.random_streams import numpy_stream
 
 @dataclass(frozen=True)
 class OwnSamples(FederatedSplit):
-    """Gives one client all training samples, and the others none.
+    """Gives one client all training samples, and the others none."""
 
-    Args:
-        client: its index.
-    """
-
-    client: int = 0
-
-    @classmethod
-    def of(cls, split: FederatedSplit, client: int) -> Self:
-        """The same data for one client."""
-        return cls(split.partition, split.num_clients, split.public_size, split.seed, client)
+    client: int = 0  # its index
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """All samples are the client's, for training, validation and tests."""
@@ -51,8 +41,9 @@ class OwnData(FederatedDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source and give all of its training samples to the client; a second call does nothing."""
-        if not isinstance(self.split, OwnSamples):
-            self.split = OwnSamples.of(self.split, self.client)
+        split = self.split
+        if not isinstance(split, OwnSamples):
+            self.split = OwnSamples(split.partition, split.num_clients, split.public_size, split.seed, self.client)
         super().setup(stage)
 
 

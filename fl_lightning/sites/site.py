@@ -5,7 +5,6 @@ import os
 from dataclasses import replace
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import Any
 
 import torch
 from flwr.app import RecordDict
@@ -18,7 +17,6 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.module import FederatedModule, channels_last
 from fl_lightning.protocol import Accuracy, Evaluation, Packed, Reply, Request, pack, predict_in_batches, unpack
 from fl_lightning.run.common_settings import common_settings, differences
-from fl_lightning.run.settings import Settings
 from fl_lightning.sites.link import receive, records_of, send, socket_of, values_of
 from fl_lightning.sites.records import from_records, to_records
 from fl_lightning.sites.site_states import SiteStates
@@ -59,20 +57,14 @@ class Site:
         Raises:
             ValueError: if a visit or an evaluation is not for this client, or of a server with other settings.
         """
-        refusal = self._refusal(json.loads(values_of(message)["common"]))
+        line = differences(json.loads(values_of(message)["common"]), self._common)
+        refusal = f"the site of client {self.client} has other settings than the server: {line}" if line else ""
         if kind == "query":
-            return records_of(self._facts(refusal))
+            facts = {"client": self.client, "num_train": self.data.num_train(self.client)}
+            return records_of({**facts, "refusal": refusal} if refusal else facts)
         if refusal:  # also of a process that was started again in mid-run
             raise ValueError(refusal)
         return {"train": self._visit, "evaluate": self._evaluate}[kind](from_records(message))
-
-    def _refusal(self, common: Settings) -> str:
-        line = differences(common, self._common)
-        return f"the site of client {self.client} has other settings than the server: {line}" if line else ""
-
-    def _facts(self, refusal: str) -> dict[str, Any]:
-        facts = {"client": self.client, "num_train": self.data.num_train(self.client)}
-        return {**facts, "refusal": refusal} if refusal else facts
 
     def _visit(self, packed: Packed) -> RecordDict:
         request = unpack(Request, packed)

@@ -33,11 +33,10 @@ def run_scalars(run: Run) -> dict[str, float]:
     spread = {"class_accuracy/sd": float(np.std(last)), CHANCE: float(np.sum(last))} if curves else {}
     if final := [final_accuracy(curve.by_round()) for curve in curves if curve.rounds[-1] > 0]:
         spread |= {LOWEST: min(final), UNKNOWN: float(sum(accuracy < _KNOWN for accuracy in final))}
-    references = {name: curve.values for name, curve in log.items() if name.startswith("reference/")}
     lost = {
-        f"{name.removesuffix('/accuracy')}/lost": float(values[0] - values[-1])
-        for name, values in references.items()
-        if name.endswith("/accuracy")
+        f"{name.removesuffix('/accuracy')}/lost": float(curve.values[0] - curve.values[-1])
+        for name, curve in log.items()
+        if name.startswith("reference/") and name.endswith("/accuracy")
     }
     costs = {"MB_up": results["bytes_up"] / _MEGABYTE, "MB_down": results["bytes_down"] / _MEGABYTE}
     times = {"rounds": results["rounds"], WALL_SECONDS: round(time_of_rounds(run)[1], 1)}

@@ -1,7 +1,7 @@
 """Heatmaps of one run in one round, as numbers for the page."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from fl_lightning.report.measured_rounds import (
 from fl_lightning.report.runs import Run
 
 _MOST_COLUMNS, _MOST_ROWS = 120, 60  # of a heatmap over rounds, and of who took part
-_BEFORE, _AFTER = "clients/accuracy_before", "clients/accuracy_after"
-_ROUND_COHORT = "clients/round_cohort"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,6 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
     """One heatmap of a kind.
 
     Args:
-        run: whose log it is drawn from.
         kind: ``forgetting``, what the local fit of each client, a row, costs in accuracy on the validation part of each, a
             column; ``after``, the accuracy after the fits; ``by_class``, the test accuracy by class of the global model before
             the round, of each client, and of the global model after; ``classes``, that of the global model up to the round;
@@ -82,14 +79,13 @@ def heatmap(run: Run, kind: str, round: int) -> Heatmap:
 
 def _forgetting(log: Log, round: int) -> Heatmap:
     shown = _after(log, round)
-    before = log.tensors[_BEFORE][round]
-    return Heatmap(shown.rows, shown.columns, before - shown.values, shown.clients)
+    return replace(shown, values=log.tensors["clients/accuracy_before"][round] - shown.values)
 
 
 def _after(log: Log, round: int) -> Heatmap:
     clients = logged_clients(log, "clients/cohort", round)
     names = list(map(str, clients))
-    return Heatmap(names, names, log.tensors[_AFTER][round], clients)
+    return Heatmap(names, names, log.tensors["clients/accuracy_after"][round], clients)
 
 
 def _by_class(log: Log, round: int) -> Heatmap:
@@ -108,7 +104,7 @@ def _cohorts(log: Log, round: int) -> Heatmap:
     rounds = np.array(cohort_rounds(log))
     rounds = rounds[rounds <= round]
     rounds = rounds[thinned(len(rounds), _MOST_COLUMNS)]
-    known = log.tensors[_ROUND_COHORT].values()
+    known = log.tensors["clients/round_cohort"].values()
     num_clients = 1 + int(max((clients.max() for clients in known if len(clients)), default=0))
     together = -(-num_clients // _MOST_ROWS)
     starts = np.arange(0, num_clients, together)

@@ -19,7 +19,6 @@ from fl_lightning.watch.watched_runs import WatchedRuns, numbers
 
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "::1")  # by which a browser of this machine, or a tunnel to it, calls the loopback address
-_PAGE = {"/": ("page.html", "text/html")}
 # These hold nothing of runs. uPlot 1.6.32, by Leon Sorokin under the MIT licence in uPlot.LICENSE, is from its npm package.
 _PARTS = {f"/{name}": (name, "text/css") for name in ("page.css", "uPlot.min.css")}
 _PARTS |= {f"/{name}": (name, "text/javascript") for name in ("page.js", "uPlot.iife.min.js")}
@@ -42,7 +41,6 @@ class LiveServer(ThreadingHTTPServer):
     A thread reads the files, and only while a page asks, so that no answer waits for a long log.
 
     Args:
-        runs: what the page shows.
         port: 0 for any that is free; `address` has it.
 
     Raises:
@@ -115,8 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_file(*_PARTS[path])
         elif not secrets.compare_digest(asked.get("token", "").encode(), self.server.token.encode()):
             self._answer_text(HTTPStatus.FORBIDDEN, "Open the address that fl-lightning watch has printed, with its token")
-        elif path in _PAGE:
-            self._answer_file(*_PAGE[path])
+        elif path == "/":
+            self._answer_file("page.html", "text/html")
         elif path == "/runs.json":
             self.server.asked.set()
             self._answer_json(self.server.runs.overview() | {"ended": self.server.ended})

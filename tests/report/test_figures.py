@@ -10,6 +10,7 @@ from recorded import RecordWriter
 from fl_lightning.report import figures, run_figures
 from fl_lightning.report.log import Curve
 from fl_lightning.report.sections import sections
+from fl_lightning.report.study import common_curve
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def axes():
 def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_deviation(axes):
     """Rounds 2 and 4 are in both curves; of two values the deviation is their distance over the square root of 2."""
     curves = [Curve(np.array([2, 3, 4]), np.array([0.25, 0.9, 0.5])), Curve(np.array([1, 2, 4]), np.array([0.9, 0.75, 0.5]))]
-    figures.draw_spread(axes, curves, "red", "FedAvg")
+    figures.draw_band(axes, *common_curve(curves), "red", "FedAvg")
     ((line,), (band,)) = axes.lines, axes.collections
     assert line.get_xdata().tolist() == [2, 4]
     assert line.get_ydata().tolist() == [0.5, 0.5]
@@ -39,7 +40,7 @@ def test_seeds_without_a_common_round_have_no_curve(write_run, study):
 
 
 def test_one_seed_has_no_band(axes):
-    figures.draw_spread(axes, [Curve(np.array([1, 2]), np.array([0.25, 0.5]))], "red", "FedAvg")
+    figures.draw_band(axes, np.array([1, 2]), np.array([[0.25, 0.5]]), "red", "FedAvg")
     assert len(axes.collections) == 0
 
 
@@ -48,13 +49,13 @@ def test_the_band_of_accuracies_ends_at_0_and_1(axes):
     rounds = np.array([1, 2])
     for scale, ends in ((1.0, (0.0, 1.0)), (10.0, (2.5 - 3.5355339, 8.75 + 1.7677670))):
         curves = [Curve(rounds, scale * np.array(values)) for values in ([0.0, 0.75], [0.5, 1.0])]
-        figures.draw_spread(axes, curves, "red", "FedAvg")
+        figures.draw_band(axes, *common_curve(curves), "red", "FedAvg")
         drawn = axes.collections[-1].get_paths()[0].vertices[:, 1]
         assert (drawn.min(), drawn.max()) == pytest.approx(ends)
 
 
 def test_long_curves_are_thinned_and_keep_their_end(axes):
-    figures.draw_spread(axes, [Curve(np.arange(1, 4001), np.arange(4000.0))], "red", "FedAvg")
+    figures.draw_band(axes, np.arange(1, 4001), np.arange(4000.0)[None], "red", "FedAvg")
     rounds = axes.lines[0].get_xdata()
     assert (len(rounds), rounds[0], rounds[-1]) == (400, 1, 4000)
 

@@ -11,14 +11,14 @@ def test_final_is_the_mean_over_the_last_hundred_rounds(write_run, study):
     """Evaluated every 50 rounds up to 300: rounds 201 to 300 hold those of 250 and 300, (.5 + .75) / 2."""
     write_run("a", {50: 0.1, 100: 0.1, 150: 0.1, 200: 0.9, 250: 0.5, 300: 0.75})
     one = study()
-    assert one.final(one.groups[0].runs[0]) == 0.625
+    assert one.final_of(one.groups[0]).mean == 0.625
 
 
 def test_final_never_reaches_into_the_first_half(write_run, study):
     """Forty rounds, evaluated every ten: those of 30 and 40, (.75 + .875) / 2, and not the steep beginning."""
     write_run("a", {0: 0.1, 10: 0.1, 20: 0.5, 30: 0.75, 40: 0.875})
     one = study()
-    assert one.final(one.groups[0].runs[0]) == 0.8125
+    assert one.final_of(one.groups[0]).mean == 0.8125
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10, 20])
@@ -49,7 +49,7 @@ def test_the_untrained_model_counts_for_nothing(write_run, study):
     one = study()
     (run,) = one.groups[0].runs
     assert one.accuracy(run).rounds.tolist() == [1, 2]
-    assert one.final(run) == 0.5
+    assert one.final_of(one.groups[0]).mean == 0.5
     assert one.rounds_to(run, 0.5) == 2
 
 
@@ -57,14 +57,14 @@ def test_on_task_streams_the_last_value_is_final(write_run, study):
     """After all tasks, however short the stream is."""
     write_run("a", {1: 0.75, 2: 0.5, 3: 0.25}, metric="tasks/accuracy")
     one = study()
-    assert (one.metric, one.final(one.groups[0].runs[0])) == ("tasks/accuracy", 0.25)
+    assert (one.metric, one.final_of(one.groups[0]).mean) == ("tasks/accuracy", 0.25)
 
 
 def test_where_classes_arrive_it_is_that_after_all_tasks(write_run, study):
     """Test accuracy is there too, of the classes seen: high with the first task."""
     write_run("a", {1: 1.0, 2: 0.75, 3: 0.5, 4: 0.25}, scalars={"tasks/accuracy": {2: 0.75, 4: 0.25}})
     one = study()
-    assert (one.metric, one.final(one.groups[0].runs[0])) == ("tasks/accuracy", 0.25)
+    assert (one.metric, one.final_of(one.groups[0]).mean) == ("tasks/accuracy", 0.25)
 
 
 def test_paired_test_is_students_on_common_seeds(write_run, study):
