@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
 
 from fl_lightning.callbacks.figures import heatmap
 from fl_lightning.functional import client_forgetting
 from fl_lightning.report.figure_files import write_figure_file
-from fl_lightning.report.measured_rounds import client_forgetting_rounds
+from fl_lightning.report.measured_rounds import client_forgetting_rounds, logged_clients, logged_tensor
 from fl_lightning.report.runs import Run, read_runs
 
 _DPI = 150
@@ -38,12 +37,8 @@ def side_by_side(runs: Sequence[Run]) -> Figure:
     figure = Figure(figsize=(_PANEL[0] * len(runs), _PANEL[1]), layout="constrained")
     draw = partial(heatmap, row_title="model of client", column_title="data of client", diverging=True)
     for axes, run in zip(figure.subplots(1, len(runs), squeeze=False)[0], runs, strict=True):
-        before, after, cohort = (
-            torch.from_numpy(run.log.tensors[f"clients/{name}"][round])
-            for name in ("accuracy_before", "accuracy_after", "cohort")
-        )
-        scores = client_forgetting(before.double(), after.double())
-        names = [str(client) for client in cohort.int().tolist()]
+        scores = client_forgetting(*(logged_tensor(run.log, f"clients/accuracy_{when}", round) for when in ("before", "after")))
+        names = list(map(str, logged_clients(run.log, "clients/cohort", round)))
         title = f"{run.results['loss']}\nforgetting {-scores.per_model.nanmean():z.2f}"
         draw(axes, -scores.forgetting, names, names, title=title)
     figure.suptitle(f"Accuracy that a client's fit costs on the data of others, round {round}")
