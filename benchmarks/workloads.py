@@ -140,10 +140,7 @@ WORKLOADS: dict[str, Callable[[str], Workload]] = {
         local_epochs=5,
         learning_rate=0.1,
     ),
-    "W5-1000": partial(_vectors, num_clients=1_000),
-    "W5-10000": partial(_vectors, num_clients=10_000),
-    "W5-100000": partial(_vectors, num_clients=100_000),
-    "W5-1000000": partial(_vectors, num_clients=1_000_000),
+    **{f"W5-{count}": partial(_vectors, num_clients=count) for count in (1_000, 10_000, 100_000, 1_000_000)},
     # For the methods other than FedAvg: a few epochs on a small shard, as their papers train.
     "methods": partial(
         _images,
