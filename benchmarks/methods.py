@@ -15,24 +15,15 @@ _DISTILLATION_STEPS, _DISTILLATION_BATCH = 40, 128
 
 @dataclass(frozen=True)
 class Cost:
-    """Forward passes of single samples in a round from the second on, for a client of n samples and E epochs.
+    """Forward passes of single samples in a round from the second on, for a client of n samples and E epochs."""
 
-    Args:
-        per_step_sample: for each sample of a local step.
-        per_sample: for each of the client's samples, once a round.
-        at_server: from the workload.
-        client_state, server_state: what is kept, in nets.
-        settings: of the method.
-        needs_public: whether the server has samples.
-    """
-
-    per_step_sample: int = _GRADIENT
-    per_sample: int = 0
+    per_step_sample: int = _GRADIENT  # for each sample of a local step
+    per_sample: int = 0  # for each of the client's samples, once a round
     at_server: Callable[[Workload], int] = lambda workload: 0
-    client_state: int = 0
-    server_state: int = 0
-    settings: dict[str, Any] = field(default_factory=dict)
-    needs_public: bool = False
+    client_state: int = 0  # what is kept, in nets
+    server_state: int = 0  # also in nets
+    settings: dict[str, Any] = field(default_factory=dict)  # of the method
+    needs_public: bool = False  # whether the server has samples
 
     def passes(self, workload: Workload) -> int:
         """Of a whole round."""

@@ -40,13 +40,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 class Program:
-    """A running program, which waits between its rounds.
-
-    Args:
-        command: module and options.
-        workload: name of a workload.
-        threads: of every process of the program.
-    """
+    """A running program, which waits between its rounds; ``command`` is a module with options."""
 
     def __init__(self, command: str, workload: str, threads: int) -> None:
         self._log = TemporaryFile("w+")  # noqa: SIM115  (open as long as the program)

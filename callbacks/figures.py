@@ -45,10 +45,9 @@ _RANKED = 14  # height of the sizes of clients below it, as a multiple of the fo
 
 
 def panels(count: int, height: float, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, two in a row where the width allows it; ``shared``: arguments of ``subplots``.
+    """A figure with so many panels, two in a row where the width allows it.
 
-    Args:
-        height: of a row of panels, in inches.
+    ``height`` is that of a row, in inches, and ``shared`` are arguments of ``subplots``.
     """
     columns = min(count, panels_in_a_row())
     rows = -(-count // columns)
@@ -121,10 +120,7 @@ def heatmap(
     """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or forgetting in [-1, 1] with 0 white and 1 red.
 
     NaN is left grey. Long axes show some of their labels. Cells show their numbers where these fit; else, and where both have
-    room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours.
-
-    Returns:
-        The figure of the axes.
+    room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours. Gives the figure of the axes.
     """
     matrix = values.detach().cpu().double().numpy()
     colors, low = ("RdBu_r", -1.0) if diverging else ("viridis", 0.0)
@@ -221,9 +217,6 @@ def client_forgetting_picture(
     Args:
         before: (K,), the model that all clients receive on the data of each, or (K, K), row i the model that client i has.
         after: (K, K), row i the model of client i, column k the data of client k.
-        scores: the change in accuracy and its means.
-        clients: indices of the K clients.
-        round: in the title of the figure.
         label: above each title.
         on: axes, one more than ``before`` has dimensions, in a figure with a title of its own; none: in a new figure.
     """
@@ -280,15 +273,11 @@ def over_rounds(
 def client_class_change(
     values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str, on: Axes | None = None
 ) -> Figure:
-    """A client-by-class heatmap of changes, white at 0; classes that a client holds have a frame.
+    """A client-by-class heatmap of changes, in a new figure or ``on`` axes, white at 0; classes that a client holds are framed.
 
     Args:
         values: (K, C), NaN is left grey. Colours end at -1 and 1.
         holds: (K, C), whether a client holds a class.
-        clients: indices of the clients.
-        classes: names of the classes.
-        title: of the picture.
-        on: its axes; by default those of a new figure.
     """
     axes = on or one_panel(len(values))
     how = {"row_title": "", "column_title": "class (framed: the client holds it)", "diverging": True}
@@ -439,9 +428,7 @@ def task_confusion_table(shares: Tensor, task: int) -> Figure:
 def classes_after_tasks(accuracy: Tensor, classes: Sequence[str]) -> Figure:
     """Drop of each class from its best accuracy, a column after each task; a class that never rose has nothing to drop from.
 
-    Args:
-        accuracy: (C, T), of each class after each task; NaN, not seen yet, is left grey.
-        classes: their names.
+    Accuracies are (C, T), of each class after each task; NaN, not seen yet, is left grey.
     """
     best = accuracy.nan_to_num(nan=-1.0).cummax(dim=1).values
     names = [str(number) for number in range(1, accuracy.shape[1] + 1)]

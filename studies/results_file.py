@@ -184,11 +184,7 @@ def write_results(study: Study, results: Sequence[Result], path: Path) -> None:
 
 
 def recorded_results(study: Study, path: Path) -> list[Result]:
-    """The runs that have ended by a results file, and were attacked where the study asks for it; none where there is no file.
-
-    Raises:
-        ValueError: in one line, if it is no such file, or of other settings.
-    """
+    """The runs that have ended by a results file, and were attacked where the study asks for it; without a file none."""
     ended = read_results(study, path) if path.exists() else []
     return [result for result in ended if result.ended == "failed" or not study.attack or PSNR in result.scalars]
 

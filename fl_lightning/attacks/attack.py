@@ -85,8 +85,6 @@ def attack(target: Target, settings: Inversion, root: str | None = None) -> None
     """Attack a run; prints a table, writes ``attack.json`` and ``attack.png``.
 
     Args:
-        target: run and clients to attack.
-        settings: settings of the attack.
         root: folder of the data, if it is not where the run had it.
 
     Raises:

@@ -71,11 +71,7 @@ def _ssim(guesses: Tensor, originals: Tensor) -> list[float]:
 
 
 def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any]) -> None:
-    """A JSON file with ``facts``, the means and every image; numbers that are not finite are null.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """A JSON file with ``facts``, the means and every image; numbers that are not finite are null."""
     images = [image for client in scores for image in client.images]
     content = {
         **facts,
@@ -90,11 +86,7 @@ def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any
 
 
 def write_picture(path: Path, scores: Sequence[ClientScore]) -> None:
-    """A PNG with every original above its recovered image, ten side by side.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """A PNG with every original above its recovered image, ten side by side."""
     pairs = torch.cat([client.pairs for client in scores])
     images = [image for client in scores for image in client.images]
     columns, bands = min(len(pairs), _COLUMNS), -(-len(pairs) // _COLUMNS)

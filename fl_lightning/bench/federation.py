@@ -27,27 +27,16 @@ _FIXED = (
 
 @dataclass(frozen=True)
 class Federation:
-    """One of the federations.
+    """One of the federations."""
 
-    Args:
-        name: on the command line.
-        config: the bundled config of a run.
-        seeds: those of a whole cell.
-        megabytes: budget of a run, up and down together, in 10^6 bytes.
-        processor_hours: budget of a run.
-        measures: column of the table -> scalar of :func:`fl_lightning.sweep.run_scalars.run_scalars`.
-        partitions: seed -> the first of :func:`data_digests`.
-        pretrained: bundled config of the net that runs begin with; empty for none.
-    """
-
-    name: str
-    config: str
-    seeds: Sequence[int]
-    megabytes: float
-    processor_hours: float
-    measures: Mapping[str, str]
-    partitions: Mapping[int, str]
-    pretrained: str = ""
+    name: str  # on the command line
+    config: str  # the bundled config of a run
+    seeds: Sequence[int]  # those of a whole cell
+    megabytes: float  # budget of a run, up and down together, in 10^6 bytes
+    processor_hours: float  # budget of a run
+    measures: Mapping[str, str]  # column of the table -> scalar of `run_scalars`
+    partitions: Mapping[int, str]  # seed -> the first of `data_digests`
+    pretrained: str = ""  # bundled config of the net that runs begin with; empty for none
 
     @property
     def digest(self) -> str:
@@ -85,9 +74,7 @@ def data_digests(data: FederatedDataModule) -> tuple[str, str]:
     """Digest of the labels and of who holds which sample, and digest of the samples' inputs.
 
     They are two because images can be stored with losses: then they have other bytes, in the same order, with the same labels.
-
-    Args:
-        data: after ``setup``.
+    ``data.setup`` comes before.
     """
     dataset, shards = data.samples.dataset, data.shards
     held = (shards.train, shards.train_start, shards.validation, shards.validation_start)

@@ -24,26 +24,16 @@ class CellRun:
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on a federation.
+    """A method on a federation."""
 
-    Args:
-        federation: name of the federation.
-        method: class of the method, as it was typed.
-        options: for each fit, as they were typed: of the method, its loss and its rates.
-        version, commit: of the package; the commit is empty if it is not known.
-        code: digest of the file that defines the method.
-        initial_weights: digest of the weights that all runs begin with; empty where these are drawn by the seed.
-        runs: by seed.
-    """
-
-    federation: str
-    method: str
-    options: Sequence[str]
-    version: str
-    commit: str
-    code: str
-    initial_weights: str
-    runs: Mapping[int, CellRun]
+    federation: str  # its name
+    method: str  # its class, as it was typed
+    options: Sequence[str]  # for each fit, as they were typed: of the method, its loss and its rates
+    version: str  # of the package
+    commit: str  # of the package; empty if it is not known
+    code: str  # digest of the file that defines the method
+    initial_weights: str  # digest of the weights that all runs begin with; empty where these are drawn by the seed
+    runs: Mapping[int, CellRun]  # by seed
 
     @property
     def label(self) -> str:

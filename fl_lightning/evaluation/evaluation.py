@@ -30,11 +30,6 @@ class Evaluation(Callback):
     Evaluation is on plain logits, in evaluation mode, in large batches, and exact over any number of processes. If clients keep
     personal models, accuracy and loss are means over clients of these models, each on its client's samples. The global model's
     are then called ``global_accuracy`` and ``global_loss``, and are absent if there is no global model.
-
-    Args:
-        method: the method of these models.
-        stored: states of its clients.
-        log: logs scalars by name, for a round.
     """
 
     def __init__(

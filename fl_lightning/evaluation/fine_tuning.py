@@ -1,7 +1,7 @@
 """Fine-tuning: some steps of a client on its training samples."""
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
 import torch
@@ -22,22 +22,14 @@ class FineTuning:
 
     For a client that never took part, one pass without gradients over its training samples sets its personal running statistics
     before the first step: the initial ones come from no data at all.
-
-    Args:
-        method: decides which weights are trained: its own choice, and the names in ``fine_tuned``.
-        data: the clients' samples.
-        round: the round that sets the learning rate.
-        epochs: passes over a client's training samples.
-        steps: local steps instead of epochs; None: the epochs count.
-        new: clients that never took part.
     """
 
-    method: FederatedAlgorithm
+    method: FederatedAlgorithm  # decides which weights are trained: its own choice, and the names in `fine_tuned`
     data: FederatedDataModule
-    round: int
-    epochs: int
-    steps: int | None = None
-    new: Set[int] = field(default_factory=frozenset)
+    round: int  # that sets the learning rate
+    epochs: int  # passes over a client's training samples
+    steps: int | None = None  # local steps instead of epochs; None: the epochs count
+    new: Set[int] = frozenset()  # clients that never took part
 
     def __call__(self, net: nn.Module, client: int) -> None:
         """Fine-tune a client's model in place. With BatchNorm, which cannot take one sample, such a batch is left out."""

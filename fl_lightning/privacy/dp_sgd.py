@@ -97,16 +97,11 @@ class DPSGD(Privacy):
 
 @dataclass(frozen=True)
 class NoisyGradient:
-    """The clipped and noisy mean gradient, and the mean loss without noise; of Poisson batches by their expected size.
-
-    Args:
-        noise_multiplier, clipping_norm: of :class:`DPSGD`.
-        seed: seed of the noise.
-    """
+    """The clipped and noisy mean gradient, and the mean loss without noise; of Poisson batches by their expected size."""
 
     noise_multiplier: float
     clipping_norm: float
-    seed: int
+    seed: int  # of the noise
 
     def __call__(
         self,
@@ -154,9 +149,6 @@ def clipped_sum(
     """Sum over samples of ``g_i min(1, C / (||g_i|| + 1e-6))``, Opacus's clipping, and the losses.
 
     The first backward pass gives the norms, the second one weights the losses by the factors.
-
-    Raises:
-        ValueError: of :func:`sample_norms`.
     """
     norms, values = sample_norms(net, weights, losses)
     if len(values) == 0:

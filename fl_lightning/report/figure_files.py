@@ -29,11 +29,7 @@ _SETTINGS: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "fl-lightning"}
 
 
 def write_figure_file(figure: Figure, path: Path, format: Format, dpi: int = _DPI, paper: str = "white") -> None:
-    """Write a figure, whole or not at all; the same figure is the same file.
-
-    Raises:
-        OSError: naming the file, if it cannot be written.
-    """
+    """Write a figure, whole or not at all; the same figure is the same file."""
     with atomic_write(path) as temporary, matplotlib.rc_context(_SETTINGS):
         figure.savefig(temporary, format=format, dpi=dpi, metadata=_NO_METADATA[format], facecolor=paper)
 

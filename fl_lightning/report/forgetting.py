@@ -27,17 +27,11 @@ _SIZE = "tasks/model_megabytes"  # no score
 
 @dataclass(frozen=True)
 class Measure:
-    """One scalar of runs as a score.
+    """One scalar of runs as a score."""
 
-    Attributes:
-        scalar: its tag.
-        label: what a table calls it.
-        of: its score in a run that has logged it.
-    """
-
-    scalar: str
-    label: str
-    of: Callable[[Run, str], float]
+    scalar: str  # its tag
+    label: str  # what a table calls it
+    of: Callable[[Run, str], float]  # its score in a run that has logged it
 
     @property
     def column(self) -> str:

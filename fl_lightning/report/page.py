@@ -41,11 +41,7 @@ def check_out(out: Path) -> None:
 
 
 def write_report(report: Report, out: Path) -> None:
-    """Write all files, each whole or not at all, the page last; files that an earlier report had and this one lacks go.
-
-    Raises:
-        OSError: if a file cannot be written.
-    """
+    """Write all files, each whole or not at all, the page last; files that an earlier report had and this one lacks go."""
     earlier = _files_named_in(out / "report.md")
     for table in chain(*(section.tables for section in report.sections), report.runs):
         write_table(table, out / "tables")

@@ -44,19 +44,15 @@ _PAGE = 8.5  # inches: the height of the text on a page
 class Picture:
     """What a callback draws under one tag.
 
-    Attributes:
-        tag: such as ``forgetting/clients``.
-        rounds: that it can be drawn of, ascending, at least one.
-        draw: of one of them; raises a ValueError if its numbers do not fit each other. One that has a size also takes a label
-            and axes, on which it is drawn in place of a new figure.
-        of_the_run: whether it shows all rounds, so that the last picture holds what the others do.
-        size: of a round, on a page with those of other runs: panels, and rows of names in each.
+    ``draw`` raises a ValueError if the numbers of a round do not fit each other. Where there is a ``size``, it also takes a
+    label, and axes on which it draws in place of a new figure.
     """
 
-    tag: str
-    rounds: Sequence[int]
-    draw: Callable[..., Figure]
-    of_the_run: bool = False
+    tag: str  # such as forgetting/clients
+    rounds: Sequence[int]  # that it can be drawn of, ascending, at least one
+    draw: Callable[..., Figure]  # of one of them
+    of_the_run: bool = False  # whether it shows all rounds, so that the last picture holds what the others do
+    # Of a round, on a page with those of other runs: panels, and rows of names in each.
     size: Callable[[int], tuple[int, int]] | None = None
 
     def chosen(self, rounds: Sequence[int]) -> list[int]:

@@ -10,11 +10,7 @@ from fl_lightning.state.atomic_files import atomic_write
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Write ``<name>.csv`` and ``<name>.tex``, each whole or not at all.
-
-    Raises:
-        OSError: if a file cannot be written.
-    """
+    """Write ``<name>.csv`` and ``<name>.tex``, each whole or not at all."""
     with atomic_write(folder / f"{table.name}.csv") as path:
         _write_csv(table, path)
     with atomic_write(folder / f"{table.name}.tex") as path:

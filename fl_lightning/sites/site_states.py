@@ -18,9 +18,6 @@ class SiteStates:
     The server stores a stamp instead of the state: round and run. The run's number is drawn at the client's first visit
     that leaves a state. A resumed server sends the stamp in its checkpoint, and the visit starts from that state, even if the
     client has made further visits since.
-
-    Args:
-        folder: folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,10 +42,7 @@ class SiteStates:
     def write(self, round: int, state: ClientState, before: ClientState) -> ClientState:
         """Write the state after a visit; returns its stamp, which is empty for an empty state.
 
-        Args:
-            round: round of the visit.
-            state: the client's new state.
-            before: stamp of its state before the visit.
+        ``before`` is the stamp of the client's state before the visit.
         """
         if not state:
             return ClientState()

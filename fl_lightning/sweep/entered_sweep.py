@@ -24,9 +24,8 @@ class EnteredSweep:
     """A sweep with its runs queued in its folder.
 
     Args:
-        settings: settings from the command line.
         config: text of the config that all runs share, which is stored in the folder.
-        rounds: number of rounds of a run.
+        rounds: of a run.
         left_out: runs of a grid that the folder does not need.
 
     Raises:
@@ -85,18 +84,12 @@ class EnteredSweep:
 
 
 def described(settings: Settings, config: str) -> dict[str, Any]:
-    """The description of a sweep that its folder stores.
-
-    Args:
-        settings: settings from the command line.
-        config: text of the config that all runs share.
-    """
-    varied = {axis.key: list(axis.values) for axis in settings.axes}
+    """The description of a sweep that its folder stores."""
     return {
         "config": load_yaml(config),
         "options": list(settings.options),
         "search": settings.search,
-        "set": varied,
+        "set": {axis.key: list(axis.values) for axis in settings.axes},
         "seeds": list(settings.seeds),
     }
 

@@ -18,12 +18,7 @@ _OTHER_READINGS = ("best", "last", "moving_average")
 
 
 class RunFolder:
-    """A run's folder in the sweep's, with ``output.txt`` and ``<name of the config>/version_N``.
-
-    Args:
-        path: path of the folder.
-        config: name of the config, without its ending.
-    """
+    """A run's folder in the sweep's, with ``output.txt`` and ``<name of the config, without its ending>/version_N``."""
 
     def __init__(self, path: Path, config: str) -> None:
         self.path, self._versions = path, path / config

@@ -66,13 +66,7 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
 
 
 class OptionParser(ArgumentParser):
-    """The parser of a command whose other options go to ``fit``; an error is a ValueError in one line.
-
-    Args:
-        command: name of the command.
-        description: of the command, in its help.
-        example: below its options.
-    """
+    """The parser of a command whose other options go to ``fit``; an error is a ValueError in one line."""
 
     def __init__(self, command: str, description: str, example: str) -> None:
         how = {"formatter_class": RawDescriptionHelpFormatter, "allow_abbrev": False}

@@ -50,7 +50,6 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     """The rows as a table, the best point by validation accuracy in bold.
 
     Args:
-        rows: rows of the sweep.
         progress: by a point's name, the progress of its runs in this process.
         most: maximum number of rows; if there are more, those with running or the latest runs are shown.
     """

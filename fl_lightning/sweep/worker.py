@@ -73,25 +73,14 @@ class _Job:
 
 @dataclass
 class Worker:
-    """Works until no free run is left, or a signal stops it.
-
-    Args:
-        study: study of the sweep.
-        config: path of the config that all runs share.
-        options: options for every fit.
-        jobs: number of runs at once.
-        search: search for points; None for a grid.
-        prune: whether runs are ended early.
-        screen: output of events.
-        stop: signals to stop.
-    """
+    """Works until no free run is left, or a signal stops it."""
 
     study: SweepStudy
-    config: Path
-    options: Sequence[str]
-    jobs: int
-    search: Search | None
-    prune: bool
+    config: Path  # that all runs share
+    options: Sequence[str]  # for every fit
+    jobs: int  # runs at once
+    search: Search | None  # for points; None for a grid
+    prune: bool  # whether runs are ended early
     screen: Screen
     stop: Stop
     _running: list[_Job] = field(default_factory=list)
