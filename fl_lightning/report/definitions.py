@@ -72,8 +72,7 @@ def score_of(log: Log, definition: Definition) -> float:
     tasks the mean over the clients that learned two or more. The net that a run begins with is the untrained one.
     """
     if definition.matrix in ("clients", "local", "losses"):
-        changes = _client_changes(log) if definition.matrix == "clients" else _logged_changes(log, _CHANGES[definition.matrix])
-        by_round = {round: definition.shown(change) for round, change in changes.items()}
+        by_round = {round: definition.shown(change) for round, change in _changes(log, definition.matrix).items()}
         return mean_over_rounds(by_round) if by_round else float("nan")
     if definition.matrix == "classes":
         accuracies = _class_accuracies(log)
@@ -98,14 +97,12 @@ def _spread(scores: Sequence[float]) -> Spread:
     return Spread.of_all([score for score in scores if score == score], len(scores))
 
 
-def _client_changes(log: Log) -> dict[int, Tensor]:
-    """F_ki (K, K) by round."""
-    after, before = (log.tensors.get(f"clients/accuracy_{when}", {}) for when in ("after", "before"))
-    return {round: torch.from_numpy(after[round] - before[round]) for round in client_forgetting_rounds(log)}
-
-
-def _logged_changes(log: Log, name: str) -> dict[int, Tensor]:
-    return {round: torch.from_numpy(change) for round, change in log.tensors.get(name, {}).items()}
+def _changes(log: Log, matrix: Matrix) -> dict[int, Tensor]:
+    """What local fits changed, by round; of clients F_ki (K, K)."""
+    if matrix == "clients":
+        after, before = (log.tensors.get(f"clients/accuracy_{when}", {}) for when in ("after", "before"))
+        return {round: torch.from_numpy(after[round] - before[round]) for round in client_forgetting_rounds(log)}
+    return {round: torch.from_numpy(change) for round, change in log.tensors.get(_CHANGES[matrix], {}).items()}
 
 
 def _class_accuracies(log: Log) -> Tensor:

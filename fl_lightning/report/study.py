@@ -218,10 +218,8 @@ def _targets(study: Study, given: float | None) -> tuple[dict[str, float], str]:
     if named:
         return dict.fromkeys(conditions, max(named)), "the largest of the runs' callbacks.summary.targets"
     highest = {condition: max(study.accuracy(run).values.max() for run in runs) for condition, runs in conditions.items()}
-    where = "of any run" + " under the condition" * (len(conditions) > 1)
-    return {
-        condition: _OF_THE_BEST * float(top) for condition, top in highest.items()
-    }, f"{_OF_THE_BEST:.0%} of the best {where}"
+    goals = {condition: _OF_THE_BEST * float(top) for condition, top in highest.items()}
+    return goals, f"{_OF_THE_BEST:.0%} of the best of any run" + " under the condition" * (len(conditions) > 1)
 
 
 def measured_runs(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
