@@ -14,15 +14,10 @@ PSNR, SSIM = "attack/psnr", "attack/ssim"  # of the images that an attack recove
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs that share a config.
+    """A grid of runs that share a config."""
 
-    Args:
-        name: what sets it apart in the study; its folder.
-        arguments: of ``fl-lightning sweep`` as they are typed, without ``--out``, ``--jobs`` and where the data is.
-    """
-
-    name: str
-    arguments: str
+    name: str  # what sets it apart in the study; its folder
+    arguments: str  # of `fl-lightning sweep` as they are typed, without `--out`, `--jobs` and where the data is
 
     @cached_property
     def settings(self) -> Settings:
@@ -37,43 +32,30 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Study:
-    """Sweeps, and what is read from them.
+    """Sweeps, and what is read from them."""
 
-    Args:
-        name: on the command line, and of the folder in docs/results.
-        title: of its page.
-        claim: what the runs are to show.
-        paper: what the paper says and measures.
-        sweeps: what is run.
-        measures: scalars of the results file, each with the heading of its column; the first is compared.
-        baseline: keys of the sweeps with the values of the runs that others are compared with; ``SWEEP`` is the sweep's name.
-        further: more comparisons, each of runs, by keys, with those that have other values of keys and are the same otherwise.
-        chosen: a key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
-        claimed: the measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
-        within: measures that are compared with another one of the same runs, where the claim is of the same models.
-        attack: options of ``fl-lightning attack``, which then follows every run; empty for none.
-        images: the dataset, such as ``cifar100``, where ``data.source`` of the config does not name it but reads a folder.
-        pretraining: a sweep of one run, which goes first; all runs of ``sweeps`` begin with its final weights.
-        files: what the working folder must have, each with where it comes from.
-        remark: what the runs do not show, or was written after them; the claim stays as it was.
-    """
-
-    name: str
-    title: str
-    claim: str
-    paper: str
-    sweeps: tuple[Sweep, ...]
-    measures: Mapping[str, str]
+    name: str  # on the command line, and of the folder in docs/results
+    title: str  # of its page
+    claim: str  # what the runs are to show
+    paper: str  # what the paper says and measures
+    sweeps: tuple[Sweep, ...]  # what is run
+    measures: Mapping[str, str]  # scalars of the results file, each with the heading of its column; the first is compared
+    # Keys of the sweeps with the values of the runs that others are compared with; `SWEEP` is the sweep's name.
     baseline: Mapping[str, str] = field(default_factory=dict)
+    # More comparisons, each of runs, by keys, with those that have other values of keys and are the same otherwise.
     further: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = ()
+    # A key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
     chosen: str | None = None
+    # The measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
     claimed: tuple[str, ...] = ()
+    # Measures that are compared with another one of the same runs, where the claim is of the same models.
     within: Mapping[str, str] = field(default_factory=dict)
-    attack: str = ""
+    attack: str = ""  # options of `fl-lightning attack`, which then follows every run; empty for none
+    # The dataset, such as `cifar100`, where `data.source` of the config does not name it but reads a folder.
     images: str = ""
-    pretraining: Sweep | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    remark: str = ""
+    pretraining: Sweep | None = None  # a sweep of one run, which goes first; all runs of `sweeps` begin with its final weights
+    files: Mapping[str, str] = field(default_factory=dict)  # what the working folder must have, each with where it comes from
+    remark: str = ""  # what the runs do not show, or was written after them; the claim stays as it was
 
     @property
     def comparisons(self) -> tuple[tuple[Mapping[str, str], Mapping[str, str]], ...]:
