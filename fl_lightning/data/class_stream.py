@@ -28,16 +28,12 @@ class ClientPace:
     30 clients and lets 10 join at each task. A client that stays moves to the newest task once it is drawn, and skips those
     in between.
 
-    Args:
-        moving: share of the clients that have joined, in (0, 1]; at least one moves.
-        joining: new clients at each task after the first, at least 0.
-
     Raises:
         ValueError: if a value is out of range.
     """
 
-    moving: float = 1.0
-    joining: int = 0
+    moving: float = 1.0  # share of the clients that have joined, in (0, 1]; at least one moves
+    joining: int = 0  # new clients at each task after the first
 
     def __post_init__(self) -> None:
         check_range("data.tasks.moving", self.moving, above=0, at_most=1, hint="1 moves all clients together")
@@ -135,15 +131,13 @@ class ClassStream(Tasks):
         dealt = self._dealt(task_of[dataset.train.targets], len(tasks), split.seed)
         arrival = torch.tensor([c for members in tasks for c in members])
         arriving = _relabelled(dataset, arrival)
-        held = [(dealt == task).nonzero().flatten() for task in range(len(tasks))]
-        targets, num_classes = arriving.train.targets, len(arrival)
         of_clients = self._pace.tasks_of_clients(split.num_clients, len(tasks), split.seed)
         some_stay = bool(((of_clients >= 0) & (of_clients < torch.arange(len(tasks)))).any())
         return ClassStreams(
             dataset=arriving,
             names=tuple(", ".join(dataset.classes[c] for c in members) for members in tasks),
             tasks_of_clients=of_clients,
-            shards=shards_of_tasks(targets, num_classes, held, of_clients, split, val_fraction, self.cumulative),
+            shards=shards_of_tasks(arriving, dealt, of_clients, split, val_fraction, self.cumulative),
             num_seen=tuple(accumulate(map(len, tasks))),
             test_task=task_of[dataset.test.targets],
             class_task=task_of[arrival],
@@ -225,14 +219,13 @@ class DomainStream(Tasks):
         label = torch.tensor([classes.index(name) for name in names])
         task_of = torch.tensor([domains.index(source) for source in sources])
         train, test = (replace(part, targets=label[part.targets]) for part in (dataset.train, dataset.test))
-        tasks = task_of[dataset.train.targets]
-        held = [(tasks == task).nonzero().flatten() for task in range(len(domains))]
+        shared = replace(dataset, train=train, test=test, classes=tuple(classes), sources=None)
         of_clients = self._pace.tasks_of_clients(split.num_clients, len(domains), split.seed)
         return ClassStreams(
-            dataset=replace(dataset, train=train, test=test, classes=tuple(classes), sources=None),
+            dataset=shared,
             names=domains,
             tasks_of_clients=of_clients,
-            shards=shards_of_tasks(train.targets, len(classes), held, of_clients, split, val_fraction, self.cumulative),
+            shards=shards_of_tasks(shared, task_of[dataset.train.targets], of_clients, split, val_fraction, self.cumulative),
             num_seen=(len(classes),) * len(domains),
             test_task=task_of[dataset.test.targets],
             class_task=None,

@@ -1,6 +1,6 @@
 """The clients' samples of each task, if one global model learns tasks one after another."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -90,23 +90,13 @@ class ClassStreams:
 
 
 def shards_of_tasks(
-    targets: Tensor,
-    num_classes: int,
-    tasks: Sequence[Tensor],
-    tasks_of_clients: Tensor,
-    split: FederatedSplit,
-    val_fraction: float,
-    cumulative: bool,
+    dataset: Dataset, task_of: Tensor, tasks_of_clients: Tensor, split: FederatedSplit, val_fraction: float, cumulative: bool
 ) -> ClientShards:
     """Shards by row ``client * T + position``, with each task's samples partitioned among the clients that move to it.
 
     Args:
-        targets: (n,), classes of all training samples.
-        num_classes: C.
-        tasks: indices of each task's training samples.
+        task_of: (n,), the task of each training sample.
         tasks_of_clients: (N, T), each client's task at each position; -1 before it joins.
-        split: the clients, the partition and the seed.
-        val_fraction: share of a client's samples of a task for validation.
         cumulative: whether clients keep the samples of all their earlier tasks.
 
     Raises:
@@ -117,10 +107,11 @@ def shards_of_tasks(
             f"data.partition is {split.partition!r}, but each task of data.tasks has a partition of its own: choose another, "
             "such as Dirichlet"
         )
-    holders = [(tasks_of_clients[:, task] == task).nonzero().flatten().tolist() for task in range(len(tasks))]
+    targets, num_classes, num_tasks = dataset.train.targets, len(dataset.classes), tasks_of_clients.shape[1]
+    holders = [(tasks_of_clients[:, task] == task).nonzero().flatten().tolist() for task in range(num_tasks)]
     each = [
-        _shards_of_task(targets, num_classes, held, split, len(clients), val_fraction, key)
-        for key, (held, clients) in enumerate(zip(tasks, holders, strict=True), start=-1)
+        _shards_of_task(dataset, (task_of == task).nonzero().flatten(), split, len(clients), val_fraction, task - 1)
+        for task, clients in enumerate(holders)
     ]
     place = [{client: row for row, client in enumerate(clients)} for clients in holders]
     nothing = torch.empty(0, dtype=torch.int64)
@@ -135,14 +126,15 @@ def shards_of_tasks(
 
 
 def _shards_of_task(
-    targets: Tensor, num_classes: int, held: Tensor, split: FederatedSplit, num_clients: int, val_fraction: float, key: int
+    dataset: Dataset, held: Tensor, split: FederatedSplit, num_clients: int, val_fraction: float, key: int
 ) -> ClientShards:
     """Shards of one task. ``key`` is -1 for the first task, whose draws are those of a federation without tasks."""
+    targets = dataset.train.targets
     labels = targets[held].unique(return_inverse=True)[1]  # partitions take labels from 0 on
     rng = numpy_stream(split.seed, key, -1, "validation split")
     try:
         parts = replace(split, num_clients=num_clients).deal(labels, None, key)
-        return split_clients(values_at(held, parts), targets, num_classes, val_fraction, rng)
+        return split_clients(values_at(held, parts), targets, len(dataset.classes), val_fraction, rng)
     except ValueError as error:
         if num_clients == split.num_clients:
             raise
