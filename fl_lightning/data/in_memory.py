@@ -16,6 +16,7 @@ from fl_lightning.checks import first_line
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.mapped_files import empty_rows
 from fl_lightning.data.partitions import Fixed
+from fl_lightning.data.samples import named_tensors
 from fl_lightning.data.sources.arrays import Arrays
 from fl_lightning.functional.partition.parts import Parts
 from fl_lightning.protocol import NetInputs
@@ -49,11 +50,7 @@ def from_arrays(inputs: NetInputs, targets: Tensor | ArrayLike, clients: Clients
             raise ValueError(
                 f"{name} is given, but from_arrays makes it of its arguments: use FederatedDataModule(Arrays(...), ...) instead"
             )
-    source = Arrays(
-        inputs,
-        targets,
-        **{name: settings.pop(name) for name in _OF_ARRAYS if name in settings},
-    )
+    source = Arrays(inputs, targets, **{name: settings.pop(name) for name in _OF_ARRAYS if name in settings})
     parts = _index_lists(clients, np.shape(targets)[0])
     defaults = {"num_clients": len(parts), "clients_per_round": len(parts), "val_fraction": 0.0}
     return FederatedDataModule(source, partition=Fixed(parts), **{**defaults, **settings})
@@ -214,13 +211,13 @@ def _read(name: str, samples: TorchDataset) -> tuple[NetInputs, Tensor | list[st
         if i == 0:
             form = _form(inputs)
             targets = torch.empty(count, *getattr(target, "shape", ()), dtype=getattr(target, "dtype", torch.bool))
-            rows = {key: empty_rows((count, *part.shape), part.dtype) for key, part in _named(inputs).items()}
+            rows = {key: empty_rows((count, *part.shape), part.dtype) for key, part in named_tensors(inputs).items()}
         elif (given := _form(inputs)) != form:
             raise ValueError(
                 f"{name}[{i}] has an input of {_told(given)}, {name}[0] of {_told(form)}: give all one shape and type, or "
                 "from_dataset a collate that pads them"
             )
-        for key, part in _named(inputs).items():
+        for key, part in named_tensors(inputs).items():
             rows[key][i] = part
         if isinstance(target, str):
             names.append(target)
@@ -237,16 +234,9 @@ def _read(name: str, samples: TorchDataset) -> tuple[NetInputs, Tensor | list[st
     return stored, names or targets
 
 
-def _named(inputs: NetInputs) -> dict[Any, Tensor]:
-    """The tensors of a sample by their names or positions."""
-    if isinstance(inputs, Tensor):
-        return {"": inputs}
-    return inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
-
-
 def _form(inputs: NetInputs) -> dict[Any, tuple[torch.Size, torch.dtype]]:
     """Shape and type of each tensor of a sample."""
-    return {key: (part.shape, part.dtype) for key, part in _named(inputs).items()}
+    return {key: (part.shape, part.dtype) for key, part in named_tensors(inputs).items()}
 
 
 def _told(form: dict[Any, tuple[torch.Size, torch.dtype]]) -> str:

@@ -80,8 +80,8 @@ class Dataset:
             self.objective.check(part, samples.targets, len(self.classes))
             for inputs in tree_leaves(samples.inputs):
                 _check_inputs(part, inputs)
-            _check_lengths(part, samples.inputs, samples.targets)
             _check_several(part, samples.inputs)
+            _check_lengths(part, samples.inputs, samples.targets)
             _check_mask(part, samples.inputs)
         _check_parts_match(self.train, self.test)
         if len(self.train) == 0:
@@ -123,6 +123,13 @@ def type_names(inputs: NetInputs) -> Any:
     return tree_map(lambda part: str(part.dtype).removeprefix("torch."), inputs)
 
 
+def named_tensors(inputs: NetInputs) -> dict[Any, Tensor]:
+    """The tensors by their names or positions; a single one by an empty text."""
+    if isinstance(inputs, Tensor):
+        return {"": inputs}
+    return inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
+
+
 def shapes(inputs: NetInputs) -> Any:
     """The shape of one sample; a dict or tuple of such for several tensors."""
     return tree_map(lambda part: tuple(part.shape[1:]), inputs)
@@ -135,15 +142,14 @@ def numbered_classes(train: Samples, test: Samples) -> tuple[str, ...]:
         ValueError: if that would be more classes than samples, and more than 1,000.
     """
     allowed = max(len(train) + len(test), _CLASSES_WITHOUT_SAMPLES)
-    for part, samples in (("training", train), ("test", test)):
-        largest = int(samples.targets.max()) if samples.targets.numel() > 0 else -1
-        if largest >= allowed:
+    largest = {part: int(of.targets.max()) if of.targets.numel() else -1 for part, of in (("training", train), ("test", test))}
+    for part, label in largest.items():
+        if label >= allowed:
             raise ValueError(
-                f"data.source has the {part} label {largest}, which makes more classes than there are samples: number the "
+                f"data.source has the {part} label {label}, which makes more classes than there are samples: number the "
                 "classes 0, 1, ... without a gap"
             )
-    targets = torch.cat([train.targets.flatten(), test.targets.flatten()])
-    return tuple(map(str, range(int(targets.max()) + 1 if len(targets) > 0 else 0)))
+    return tuple(map(str, range(max(largest.values()) + 1)))
 
 
 def _check_class_names(classes: tuple[str, ...]) -> None:
@@ -151,25 +157,19 @@ def _check_class_names(classes: tuple[str, ...]) -> None:
     for name in classes:
         if name in seen:
             raise ValueError(f"data.source names the class {name!r} twice: give each class another name")
-        if not isinstance(name, str) or name.splitlines() != [name] or not _is_text(name):
+        # A file name that is not UTF-8 has halves of characters, which nothing can print.
+        if not isinstance(name, str) or name.splitlines() != [name] or any("\ud800" <= part <= "\udfff" for part in name):
             raise ValueError(f"data.source has the class {name!a}, must be one line of UTF-8 text: rename it")
         seen.add(name)
 
 
-def _is_text(name: str) -> bool:
-    """Whether a name can be printed, unlike the system's form of a file name that is not UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
 def _check_lengths(part: str, inputs: NetInputs, targets: Tensor) -> None:
-    named = {"": inputs} if isinstance(inputs, Tensor) else inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
-    for name, one in named.items():
-        said = f"inputs {name!r}" if name != "" else "inputs"
-        for tensor in tree_leaves(one):  # several under a name are refused below
-            if len(tensor) != len(targets):
-                raise ValueError(
-                    f"data.source gives {len(tensor)} {part} {said} and {len(targets)} targets: give one target a sample"
-                )
+    for name, tensor in named_tensors(inputs).items():
+        if len(tensor) != len(targets):
+            said = f"inputs {name!r}" if name != "" else "inputs"
+            raise ValueError(
+                f"data.source gives {len(tensor)} {part} {said} and {len(targets)} targets: give one target a sample"
+            )
 
 
 def _check_inputs(part: str, inputs: Tensor) -> None:
@@ -213,11 +213,10 @@ def _check_several(part: str, inputs: NetInputs) -> None:
         return
     if len(tree_leaves(inputs)) == 0:
         raise ValueError(f"data.source gives {part} inputs without a tensor: give at least one")
-    names = inputs if isinstance(inputs, dict) else range(len(inputs))
-    for name in names:
-        if not isinstance(inputs[name], Tensor):
+    for name, tensor in named_tensors(inputs).items():
+        if not isinstance(tensor, Tensor):
             raise ValueError(f"data.source gives {part} inputs with {name!r} of several tensors: give one tensor a name")
-        if inputs[name].dtype == torch.uint8:
+        if tensor.dtype == torch.uint8:
             raise ValueError(
                 f"data.source gives {part} inputs with uint8 images as {name!r} next to other tensors: give them as floats, "
                 "normalised"
