@@ -152,8 +152,8 @@ class TrainerCommand:
         built = parser.instantiate(config)
         self.model, self.data = built.model, built.data
         self.trainer = self._build_trainer(built)
-        parts = [config_settings(name, self.made_with[name]) for name in ("model", "data")]
-        self.model.settings.of_config = {**parts[0], **parts[1]}
+        model, data = (config_settings(part, self.made_with[part]) for part in ("model", "data"))
+        self.model.settings.of_config = model | data
 
     def run(self) -> None:
         """Run it; a command that a signal stops prints a line, ends in time and does not look finished."""
@@ -184,11 +184,7 @@ class TrainerCommand:
             getattr(self.trainer, self.command)(self.model, **given, verbose=self.config.verbose)
 
     def _fit(self, given: dict[str, Any]) -> None:
-        """Fit; a run that fails before its first round leaves no folder behind.
-
-        Raises:
-            FloatingPointError: after the last round, if the last two or more were lost.
-        """
+        """Fit; a run that fails before its first round leaves no folder behind."""
         folder, ckpt_path, rounds = self.version.path, self.ckpt_path, self.trainer.max_steps
         self.model.write_to(folder)
         if ckpt_path is not None and decided_by_first("complete", lambda: is_complete(folder, ckpt_path, rounds)):

@@ -41,8 +41,8 @@ _MAY_CHANGE = {
 }
 _LIMITS = ("limit_val_batches", "limit_test_batches")  # of the trainer: the part of a set that is evaluated
 _EVALUATION_BATCH = "data.eval_batch_size"
-# Like optimizers, described by the objects that they build.
-_BUILT = ("net", "lr_scheduler", "client_lr_scheduler", "visit_lr_scheduler")
+_SCHEDULES = {"lr_scheduler": "server_optimizer", "client_lr_scheduler": "optimizer", "visit_lr_scheduler": "optimizer"}
+_BUILT = ("net", *_SCHEDULES)  # like optimizers, described by the objects that they build
 _COHORTS, _THERE, _SPEEDS = "data.cohorts", "who is there by data.client_sampler.file", "speeds in data.devices.file"
 _HOLDERS = "who holds which samples"
 _LAYERS = "a layer of model.net"
@@ -58,17 +58,11 @@ _HOW_FAR = {"base_lrs", "last_epoch", "_last_lr", "_step_count", "_get_lr_called
 
 @dataclass
 class RunSettings:
-    """The settings of a run, once its net is built.
-
-    Args:
-        method: method of the run.
-        given: values that its class was called with, by argument.
-        of_config: key of the command line -> value, from the config of method and data, if there is one.
-    """
+    """The settings of a run, once its net is built."""
 
     method: FederatedAlgorithm
-    given: Mapping[str, Any]
-    of_config: Settings = field(default_factory=dict)
+    given: Mapping[str, Any]  # to the method's class, by argument
+    of_config: Settings = field(default_factory=dict)  # of method and data, if there is a config
 
     def present(self, trainer: Trainer) -> Settings:
         """The settings of a trainer's run."""
@@ -91,7 +85,10 @@ class RunSettings:
         """The settings of the method."""
         method = self.method
         settings: Settings = {"model": _name(type(method))}
-        for key, value in self._options_of_method():
+        options = dict(_options(method))
+        # A user's class can keep arguments under other names.
+        options |= {name: value for name, value in self.given.items() if name not in options}
+        for key, value in options.items():
             # A running engine holds the method, and with it itself.
             if key not in _BUILT and not _builds_optimizer(key) and f"model.{key}" not in _MAY_CHANGE:
                 settings |= described(f"model.{key}", value)
@@ -139,12 +136,6 @@ class RunSettings:
                 f"trainer.max_steps is {trainer.max_steps}, but the run of ckpt_path has {counted(rounds, 'round')} already: "
                 "raise it"
             )
-
-    def _options_of_method(self) -> Iterator[tuple[str, Any]]:
-        """Its options, and arguments that a user's class keeps under other names."""
-        kept = dict(_options(self.method))
-        yield from kept.items()
-        yield from ((name, value) for name, value in self.given.items() if name not in kept)
 
 
 def config_settings(key: str, value: Any) -> Settings:
@@ -251,14 +242,6 @@ def _arguments(kind: type) -> dict[str, None]:
     return dict.fromkeys(name for one in kinds for name in inspect.signature(one.__init__).parameters)
 
 
-def _options_of_loss(loss: Loss) -> Iterator[tuple[str, Any]]:
-    """Its options, and other plain values that it keeps."""
-    kept = dict(_options(loss))
-    yield from kept.items()
-    plain = bool | int | float | str | None
-    yield from ((name, value) for name, value in vars(loss).items() if name not in kept and isinstance(value, plain))
-
-
 def described(key: str, value: Any) -> Settings:
     """A value as plain containers; objects by class and options, under the keys of the command line."""
     if value is None or isinstance(value, bool | int | float | str):
@@ -276,9 +259,11 @@ def described(key: str, value: Any) -> Settings:
         return kinds | {n: part for i, inner in enumerate(value) for n, part in described(f"{key}.{i}", inner).items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return {key: _name(value)}
-    listed = _options_of_loss(value) if isinstance(value, Loss) else _options(value)
-    options = (described(f"{key}.{name}", option) for name, option in listed)
-    return {key: _name(type(value))} | {name: part for described in options for name, part in described.items()}
+    options = dict(_options(value))
+    if isinstance(value, Loss):  # and other plain values that it keeps
+        options |= {name: kept for name, kept in vars(value).items() if isinstance(kept, bool | int | float | str | None)}
+    parts = (described(f"{key}.{name}", option) for name, option in options.items())
+    return {key: _name(type(value))} | {name: inner for part in parts for name, inner in part.items()}
 
 
 def _optimizers(method: FederatedAlgorithm) -> Settings:
@@ -292,11 +277,7 @@ def _optimizers(method: FederatedAlgorithm) -> Settings:
         for number, group in enumerate(groups):
             prefix = f"model.{key}.{number}" if len(groups) > 1 else f"model.{key}"
             settings |= described(prefix, {name: value for name, value in group.items() if name not in _HOW})
-    for name, of in (
-        ("lr_scheduler", "server_optimizer"),
-        ("client_lr_scheduler", "optimizer"),
-        ("visit_lr_scheduler", "optimizer"),
-    ):
+    for name, of in _SCHEDULES.items():
         if (build := options.get(name)) is None:
             settings[f"model.{name}"] = None
             continue
