@@ -1,4 +1,7 @@
-"""Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts."""
+"""Data that a run refuses: inputs that its net cannot take, tasks that its method does not learn, too few cohorts.
+
+A check raises a ValueError that names what does not fit, its value and the cure.
+"""
 
 import copy
 import re
@@ -29,11 +32,7 @@ from fl_lightning.robustness import Aggregation
 
 
 def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
-    """Refuse what needs one class for each sample, where samples have something else, or weights of other classes.
-
-    Raises:
-        ValueError: naming the method, the rule, the callback or the loss.
-    """
+    """Refuse what needs one class for each sample, where samples have something else, or weights of other classes."""
     if data.objective.tells_classes:
         if isinstance(method.loss, WeightedCrossEntropy) and data.tasks is None:  # a head of a task can have fewer classes
             method.loss.check_classes(len(data.classes))
@@ -56,9 +55,6 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     Args:
         class_layer: the layer that a user has named, which must give the outputs; None: one that is found by its name must be
             the last with weights, if anything relies on it.
-
-    Raises:
-        ValueError: if one of these is false.
     """
     objective, num_classes, weight = data.objective, len(data.classes), next(net.parameters())
     if weight.dtype == torch.float16:
@@ -143,11 +139,7 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
 
 
 def _check_shift(samples: Samples, objective: Objective) -> None:
-    """Refuse texts as targets of themselves, as the labels of transformers are, which its nets shift.
-
-    Raises:
-        ValueError: with the cure.
-    """
+    """Refuse texts as targets of themselves, as the labels of transformers are, which its nets shift."""
     ids = samples.inputs.get("input_ids") if isinstance(samples.inputs, dict) else samples.inputs
     if not isinstance(objective, NextToken) or not isinstance(ids, Tensor) or ids.ndim != 2:
         return
@@ -171,9 +163,6 @@ def check_gives_outputs(layer: nn.Module, net: nn.Module, inputs: NetInputs, use
         inputs: of a few samples, where the net is.
         user: what calls the layer, for the error.
         cure: another way out than a net that ends with the layer.
-
-    Raises:
-        ValueError: if it changes them.
     """
     outputs, alone = evaluate_net(net, lambda net: (net(inputs), layer(inputs_of(layer, net, inputs))))
     arrived = outputs > float("-inf")
@@ -223,11 +212,7 @@ def _positions_of(net: nn.Module) -> int | None:
 
 
 def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:
-    """Refuse adapters of layers that a net does not call but reads the weights of, as torchvision's Swin and timm's BEiT do.
-
-    Raises:
-        ValueError: naming the layer.
-    """
+    """Refuse adapters of layers that a net does not call but reads the weights of, as torchvision's Swin and timm's BEiT do."""
     if not any("lora_" in name for name, _ in net.named_parameters()):
         return
     layers = adapted_layers(net)
@@ -255,11 +240,7 @@ def _check_adapters(net: nn.Module, inputs: NetInputs) -> None:
 
 
 def _check_names(net: nn.Module, inputs: NetInputs) -> None:
-    """Refuse names that a net of transformers would ignore.
-
-    Raises:
-        ValueError: naming the first one.
-    """
+    """Refuse names that a net of transformers would ignore."""
     called = next((layer for layer in net.modules() if hasattr(layer, "config")), None)
     if called is None or not isinstance(inputs, dict):
         return
@@ -278,11 +259,7 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
 
 
 def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
-    """Refuse tasks that a method, with its learner, does not learn.
-
-    Raises:
-        ValueError: naming what learns other tasks, with a learner of these.
-    """
+    """Refuse tasks that a method, with its learner, does not learn."""
     if tasks.global_model and method.hostile is not None and method.hostile.flips_labels:
         raise ValueError(
             f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} some have not arrived yet: "
@@ -302,11 +279,7 @@ def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
 
 
 def check_cohorts(participation: Participation, rounds: int) -> None:
-    """Refuse a fit with more rounds than cohorts.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
+    """Refuse a fit with more rounds than cohorts."""
     named = participation.num_rounds
     if named is not None and rounds > named:
         raise ValueError(
@@ -315,11 +288,7 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
 
 
 def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
-    """Refuse a rule that needs more updates than a cohort has clients; where clients may be away, than the largest has.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
+    """Refuse a rule that needs more updates than a cohort has clients; where clients may be away, than the largest has."""
     if aggregation is None:
         return
     if data.participation.sampler.may_be_empty:
@@ -337,11 +306,7 @@ def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule
 
 
 def check_groups(method: FederatedAlgorithm, *names: str) -> None:
-    """Refuse a local optimizer with groups of weights that differ in a setting, for a method that counts with one value.
-
-    Raises:
-        ValueError: with the values.
-    """
+    """Refuse a local optimizer with groups of weights that differ in a setting, for a method that counts with one value."""
     groups = method.optimizer([*method.trained_weights(method.net).values()]).param_groups
     for name in names:
         values = [*dict.fromkeys(group[name] for group in groups if name in group)]
@@ -357,10 +322,6 @@ def check_batches_of_one(method: FederatedAlgorithm, data: FederatedDataModule, 
 
     Args:
         method: of that net; its ``micro_batch_size`` cuts batches into parts.
-        rounds: rounds of the fit.
-
-    Raises:
-        ValueError: naming the first client with such a batch.
     """
     clients: Iterable[int] = range(data.num_clients)
     if data.participation.num_rounds is not None:

@@ -17,7 +17,6 @@ def refuse_what_stays(method: Any, trainer: Trainer) -> None:
 
     Args:
         method: a ``FederatedModule`` with its data.
-        trainer: trainer of the fit.
 
     Raises:
         ValueError: naming the key, its value and what to do.
@@ -31,7 +30,6 @@ def said_before(method: Any, trainer: Trainer, first: int) -> str:
 
     Args:
         method: a ``FederatedModule`` with its data.
-        trainer: trainer of the fit.
         first: counted from 1.
     """
     asking = [callback for callback in round_callbacks(trainer) if callback.evaluates_at_sites]

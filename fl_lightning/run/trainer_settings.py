@@ -1,4 +1,7 @@
-"""Settings of Lightning's trainer that a round cannot honour, or that Lightning refuses, by name."""
+"""Settings of Lightning's trainer that a round cannot honour, or that Lightning refuses, by name.
+
+A check raises a ValueError that names the setting, its value and the cure.
+"""
 
 import os
 import re
@@ -41,8 +44,7 @@ def check_trainer_settings(trainer: Namespace, subcommand: str) -> None:
     """Check the command line's settings of a trainer, before it exists.
 
     Raises:
-        ValueError: naming the setting, its value and the cure.
-        ModuleNotFoundError: with the same text, if a logger's library is missing.
+        ModuleNotFoundError: if a logger's library is missing.
     """
     _check_libraries(trainer.logger)
     if trainer.precision is not None:
@@ -116,11 +118,7 @@ def _check_cadence(interval: Any) -> None:
 
 
 def check_trainer(trainer: Trainer) -> None:
-    """Check a trainer before a fit or an evaluation.
-
-    Raises:
-        ValueError: naming the setting, its value and the cure.
-    """
+    """Check a trainer before a fit or an evaluation."""
     refuse_float16(trainer.precision)
     if trainer.state.fn != "fit":
         return
@@ -179,11 +177,7 @@ def _set_by_lightning(trainer: Trainer, name: str) -> Collection[object]:
 
 
 def refuse_other_strategies(trainer: Trainer) -> None:
-    """Check the settings of several processes, before they start if possible.
-
-    Raises:
-        ValueError: naming the setting, its value and the cure.
-    """
+    """Check the settings of several processes, before they start if possible."""
     num_processes = trainer.num_devices * trainer.num_nodes
     if num_processes != num_started() > 1:
         raise ValueError(
@@ -208,11 +202,7 @@ def averages_of(trainer: Trainer) -> list[WeightAveraging]:
 
 
 def refuse_float16(precision: str) -> None:
-    """Check ``trainer.precision``.
-
-    Raises:
-        ValueError: for float16: its gradients vanish without a scaler, which local steps do not have.
-    """
+    """Refuse ``trainer.precision`` for float16: its gradients vanish without a scaler, which local steps do not have."""
     if "16" in precision and "bf" not in precision:
         raise ValueError(
             f"trainer.precision is {precision}, but local steps have no gradient scaler, which float16 needs: use bf16-mixed"
