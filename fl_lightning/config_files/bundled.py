@@ -13,19 +13,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a paper's table.
+    """A row of a paper's table."""
 
-    Args:
-        name: of the config, such as ``cifar10_tce.yaml``.
-        paper: the paper's short name and title.
-        table: its table or figure, and the setting.
-        text: what the row is, such as the method.
-    """
-
-    name: str
-    paper: str
-    table: str
-    text: str
+    name: str  # of the config, such as cifar10_tce.yaml
+    paper: str  # its short name and title
+    table: str  # or figure, and the setting
+    text: str  # what the row is, such as the method
 
 
 def bundled_folder() -> Path:

@@ -19,23 +19,14 @@ _READ_TOGETHER_ON_CPU = 1 << 18
 
 @dataclass(frozen=True)
 class ShardBatches:
-    """Batches from the clients' present shards, on the device that trains.
-
-    Args:
-        samples: samples of all clients.
-        shards: the clients' shards of them.
-        sizes: sizes of batches.
-        seed: seed of orders, Poisson batches and augmentation.
-        sample_indices: whether batches contain the indices of their samples.
-        poisson: whether every sample is in a batch by an independent draw.
-    """
+    """Batches from the clients' present shards, on the device that trains."""
 
     samples: PreparedSamples
     shards: PresentShards
     sizes: BatchSizes
-    seed: int
-    sample_indices: bool = False
-    poisson: bool = False
+    seed: int  # of orders, Poisson batches and augmentation
+    sample_indices: bool = False  # whether batches contain the indices of their samples
+    poisson: bool = False  # whether every sample is in a batch by an independent draw
 
     def expected_size(self, client: int) -> float | None:
         """Samples of a client's Poisson batch on average; None if batches have known sizes."""

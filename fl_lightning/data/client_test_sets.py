@@ -20,18 +20,14 @@ Kind = Literal["held_out", "matched"]
 class ClientTestSets:
     """Test samples of N clients: client k's are ``indices[start[k]:start[k + 1]]``.
 
-    Args:
-        kind: their origin: ``held_out`` of the client's samples, or its own by nature; ``matched``, samples of the global test
-            set that were dealt to the client, with the class shares of its training samples.
-        stored: the part of the dataset to which the indices refer.
-        indices: indices of samples, client by client.
-        start: (N + 1,).
+    They are ``held_out`` of the client's samples, or its own by nature; or ``matched``, samples of the global test set that
+    were dealt to the client, with the class shares of its training samples.
     """
 
     kind: Kind
-    stored: Part
+    stored: Part  # of the dataset, to which the indices refer
     indices: Tensor
-    start: Tensor
+    start: Tensor  # (N + 1,)
 
     def of_client(self, client: int) -> Tensor:
         """Indices of a client's test samples, possibly none."""
@@ -44,7 +40,6 @@ def client_test_sets(dataset: Dataset, shards: ClientShards, held_out: bool, nat
     Args:
         held_out: whether they are held out of the client's samples.
         natural: whether clients are those of the source.
-        seed: seed of the run.
     """
     if held_out:
         return ClientTestSets("held_out", "train", shards.test, shards.test_start)

@@ -18,23 +18,14 @@ from fl_lightning.protocol import EvaluationName
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """The samples for the evaluation of nets.
-
-    Args:
-        samples: samples of all clients, and the test set.
-        shards: the clients' shards of them.
-        has_validation: whether the global model has clients' validation parts.
-        monitor_test: rounds of a fit between evaluations of the test set, which also follows the last round; 0 for never.
-        client_tests: test samples of each client, for personal models; None if there are none.
-        arriving: the classes of each task; None: all are seen from the start.
-    """
+    """The samples for the evaluation of nets."""
 
     samples: PreparedSamples
     shards: PresentShards
-    has_validation: bool
-    monitor_test: int
-    client_tests: ClientTestSets | None
-    arriving: ClassStreams | None = None
+    has_validation: bool  # whether the global model has clients' validation parts
+    monitor_test: int  # rounds of a fit between evaluations of the test set, which also follows the last round; 0 for never
+    client_tests: ClientTestSets | None  # for personal models
+    arriving: ClassStreams | None = None  # None: all classes are seen from the start
 
     @property
     def has_test(self) -> bool:

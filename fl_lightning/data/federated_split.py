@@ -15,18 +15,11 @@ from fl_lightning.functional.random_streams import numpy_stream, stream_seed
 
 @dataclass(frozen=True)
 class FederatedSplit:
-    """Draws the server's samples and partitions the others among clients; a function of only the data and the seed.
-
-    Args:
-        partition: rule for the clients' samples.
-        num_clients: N.
-        public_size: number of the server's samples.
-        seed: seed of all draws.
-    """
+    """Draws the server's samples and partitions the others among clients; a function of only the data and the seed."""
 
     partition: Partition
     num_clients: int
-    public_size: int
+    public_size: int  # number of the server's samples
     seed: int
 
     def private_and_public(self, dataset: Dataset) -> tuple[Tensor, Tensor]:
@@ -98,10 +91,6 @@ class FederatedSplit:
 
     def shards(self, dataset: Dataset, private: Tensor, val_fraction: float, test_fraction: float = 0.0) -> ClientShards:
         """Each client's training, validation and test samples.
-
-        Args:
-            val_fraction: share of a client's samples for validation.
-            test_fraction: share for tests.
 
         Raises:
             ValueError: if a client is left without samples.

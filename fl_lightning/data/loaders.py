@@ -1,6 +1,7 @@
 """Plain iterables: unlike a DataLoader, they get no distributed sampler from Lightning."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -26,28 +27,16 @@ class EvaluationInputs:
         return (batch.inputs for batch in self._read(self._indices.split(size)))
 
 
+@dataclass(eq=False)
 class EvaluationBatches:
-    """Samples in fixed order, in large batches, every ``world_size``-th batch for this rank: each sample exactly once.
+    """Samples in fixed order, in large batches, every ``world_size``-th batch for this rank: each sample exactly once."""
 
-    Args:
-        read: maps the indices of each batch to the batches.
-        indices: returns the indices of the samples, (n,), at the start of each pass.
-        batch_size: samples of a batch; the last can be smaller.
-        due: called at the start of each pass; if false, the pass is empty.
-        rank, world_size: those of this process.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[Sequence[Tensor]], Iterator[Batch]],
-        indices: Callable[[], Tensor],
-        batch_size: int,
-        due: Callable[[], bool],
-        rank: int,
-        world_size: int,
-    ) -> None:
-        self.read, self.indices, self.batch_size, self.due = read, indices, batch_size, due
-        self.rank, self.world_size = rank, world_size
+    read: Callable[[Sequence[Tensor]], Iterator[Batch]]  # maps the indices of each batch to the batches
+    indices: Callable[[], Tensor]  # returns those of the samples, (n,), at the start of each pass
+    batch_size: int  # the last can be smaller
+    due: Callable[[], bool]  # called at the start of each pass; if false, the pass is empty
+    rank: int
+    world_size: int
 
     def __iter__(self) -> Iterator[Batch]:
         if self.due() and len(indices := self.indices()) > 0:  # many nets cannot take an empty batch

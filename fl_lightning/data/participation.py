@@ -17,19 +17,13 @@ from fl_lightning.protocol.devices import Devices
 class Participation:
     """The cohorts of a run, a function of only the seed and the round.
 
-    Args:
-        sampler: draws the cohorts.
-        num_clients: N.
-        size: clients of a cohort, on average or exactly, depending on the sampler.
-        seed: seed of the draws.
-
     Raises:
         ValueError: if the sampler is not a :class:`ClientSampler`.
     """
 
     sampler: ClientSampler
     num_clients: int
-    size: int
+    size: int  # clients of a cohort, on average or exactly, depending on the sampler
     seed: int
 
     def __post_init__(self) -> None:

@@ -101,11 +101,7 @@ class Preparation:
 class PreparedSamples:
     """The training and test samples of a dataset, on one device and in one precision at a time.
 
-    Args:
-        dataset: the loaded dataset.
-        preparation: preparation of its inputs.
-        storage: where inputs are stored: on the ``device``, or ``stream``, on disk; ``auto`` depends on the memory.
-        num_workers: threads that read streamed samples ahead; 0 for none.
+    ``storage`` and ``num_workers`` are those of :class:`~fl_lightning.data.FederatedDataModule`.
     """
 
     def __init__(self, dataset: Dataset, preparation: Preparation, storage: Storage, num_workers: int) -> None:
@@ -169,15 +165,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PublicData:
-    """The server's samples, in evaluation mode.
-
-    Args:
-        samples: samples of the dataset.
-        indices: indices of the server's training samples, (``data.public_size``,).
-    """
+    """The server's samples, in evaluation mode."""
 
     samples: PreparedSamples
-    indices: Tensor
+    indices: Tensor  # of training samples, (data.public_size,)
 
     def __len__(self) -> int:
         return len(self.indices)

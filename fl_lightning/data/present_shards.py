@@ -92,17 +92,11 @@ class PresentShards:
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Sizes of clients' batches.
-
-    Args:
-        shards: shards of the clients.
-        local_step: samples of a local step; the last of an epoch can have fewer. None: a client's shard is one batch.
-        evaluation: samples of an evaluation step.
-    """
+    """Sizes of clients' batches."""
 
     shards: PresentShards
-    local_step: int | None
-    evaluation: int
+    local_step: int | None  # the last of an epoch can have fewer; None: a client's shard is one batch
+    evaluation: int  # of an evaluation step
 
     def steps_per_epoch(self, client: int) -> int:
         """Batches of one pass over a client's training samples."""

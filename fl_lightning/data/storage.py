@@ -22,8 +22,6 @@ class StoredSamples:
     """Samples with targets on a device, and with inputs on it too or streamed to it.
 
     Args:
-        samples: the loaded samples.
-        device: device of the batches.
         streamed: whether the inputs stay where they are.
         num_workers: threads that read streamed inputs ahead; 0 for none.
     """
