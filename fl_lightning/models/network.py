@@ -38,19 +38,6 @@ def image_shape(net: str, input_shape: Sequence[int], smallest: int = 1, *, cure
     return shape
 
 
-def check_colour(net: str, input_shape: Sequence[int]) -> None:
-    """Refuse data that are not images with three channels.
-
-    Raises:
-        ValueError: with the cure.
-    """
-    if len(input_shape) != 3 or input_shape[0] != 3:
-        raise ValueError(
-            f"model.net {net} needs colour images, the data gives shape {tuple(input_shape)}: "
-            "add fl_lightning.data.ToRGB to data.augment"
-        )
-
-
 def find_class_layer(net: nn.Module, given: str | None = None) -> None:
     """Note in a net, as an attribute, which of its layers is the class layer, if it has one of a name in well-known libraries.
 

@@ -17,10 +17,11 @@ from fl_lightning.checks import check_choice
 from fl_lightning.models.network import Network, image_shape
 
 Norm = Literal["group", "batch", "mix"]
+_MakeNorm = Callable[[int], nn.Module]  # from a number of channels
 
 _group_norm = partial(nn.GroupNorm, 2)
 # First norm of a block (and the stem's), then second norm (and the shortcut's).
-_NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]] = {
+_NORMS: dict[str, tuple[_MakeNorm, _MakeNorm]] = {
     "group": (_group_norm, _group_norm),
     "batch": (nn.BatchNorm2d, nn.BatchNorm2d),
     "mix": (nn.BatchNorm2d, _group_norm),
@@ -61,14 +62,7 @@ class ResNet18(Network):
 
 
 class _Block(nn.Module):
-    def __init__(
-        self,
-        fan_in: int,
-        fan_out: int,
-        stride: int,
-        first: Callable[[int], nn.Module],
-        second: Callable[[int], nn.Module],
-    ) -> None:
+    def __init__(self, fan_in: int, fan_out: int, stride: int, first: _MakeNorm, second: _MakeNorm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1)
         self.norm1 = first(fan_out)

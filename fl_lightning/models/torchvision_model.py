@@ -13,7 +13,7 @@ from torchvision.models import SqueezeNet, get_model, list_models
 from fl_lightning.checks import check_file
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.functional.aggregation import State
-from fl_lightning.models.network import Network, check_colour
+from fl_lightning.models.network import Network
 
 # Auxiliary heads would make the outputs in train mode a tuple.
 _NO_AUXILIARY_HEADS = {
@@ -56,7 +56,11 @@ class TorchvisionModel(Network):
         if name not in known:
             close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0)[0]
             raise ValueError(f"model.net.name is {name!r}, no classification model of torchvision: did you mean {close}?")
-        check_colour("TorchvisionModel", input_shape)
+        if len(input_shape) != 3 or input_shape[0] != 3:
+            raise ValueError(
+                f"model.net TorchvisionModel needs colour images, the data gives shape {tuple(input_shape)}: "
+                "add fl_lightning.data.ToRGB to data.augment"
+            )
         fixed = {"weights": None, "num_classes": num_classes, **_NO_AUXILIARY_HEADS.get(name, {})}
         try:
             net = get_model(name, **fixed, **(options or {}))
@@ -147,7 +151,6 @@ def load_all_but_class_layer(net: nn.Module, state: State, class_layer: str, fil
     Args:
         net: changed in place.
         state: changed in place; it keeps the version numbers that torch stores with a state dict.
-        class_layer: the name of the class layer in ``net``.
         file: the file of ``state``, for the errors.
 
     Raises:

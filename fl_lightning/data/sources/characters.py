@@ -67,11 +67,9 @@ class Characters(Source):
         """(n, T + 1) tokens; the last one of a window is the first of the next."""
         number = {character: token for token, character in enumerate(_ALPHABET)}
         tokens = torch.tensor([number.get(character, _OTHER) for character in text], dtype=torch.int64)
-        return (
-            tokens.unfold(0, self.length + 1, self.length)
-            if len(tokens) > self.length
-            else tokens.new_empty(0, self.length + 1)
-        )
+        if len(tokens) <= self.length:
+            return tokens.new_empty(0, self.length + 1)
+        return tokens.unfold(0, self.length + 1, self.length)
 
 
 def _samples(windows: dict[str, Tensor], groups: Sequence[str]) -> tuple[Samples, Tensor]:

@@ -47,7 +47,8 @@ def decode(
     images, labels = stored.numpy(), np.empty(count, dtype=np.int64)
 
     def read_into(i: int) -> None:
-        pixels, label = _pixels(read, i, name, size, mode)
+        image, label = read(i)
+        pixels = _pixels(image, name(i), size, mode)
         try:
             labels[i] = operator.index(label)
         except TypeError as error:
@@ -100,21 +101,18 @@ def mode_of(image: Image.Image, name: str) -> str:
     return "L" if image.mode in ("1", "L", "LA") or image.mode.startswith("I;16") else "RGB"
 
 
-def _pixels(
-    read: Callable[[int], tuple[Image.Image, int]], i: int, name: Callable[[int], str], size: int | None, mode: str
-) -> tuple[NDArray[np.uint8], int]:
-    """The i-th image, (channels, height, width), and its label."""
-    image, label = read(i)
-    _check_image(image, name(i))
+def _pixels(image: Image.Image, name: str, size: int | None, mode: str) -> NDArray[np.uint8]:
+    """An image as (channels, height, width)."""
+    _check_image(image, name)
     if image.mode in ("I", "F"):
-        raise ValueError(f"{name(i)} has pixels of 32 bits, whose range is unknown: save it with 8 or 16")
+        raise ValueError(f"{name} has pixels of 32 bits, whose range is unknown: save it with 8 or 16")
     if image.mode.startswith("I;16"):  # Pillow would turn all values above 255 into white
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     image = image.convert(mode)
     if size is not None and image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
-    return (pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)), label
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 
 
 def _check_image(image: object, name: str) -> None:
