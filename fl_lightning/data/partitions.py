@@ -122,7 +122,7 @@ class Classes(Partition):
         return _dealt(class_partition, labels, num_clients, self.classes_per_client, seed)
 
 
-class PowerLaw(Partition):
+class PowerLaw(Classes):
     """A few classes a client, many small clients, few large: :func:`fl_lightning.functional.power_law_partition` (FedProx).
 
     Args:
@@ -131,13 +131,11 @@ class PowerLaw(Partition):
         sigma: at least 0; the larger, the more sizes differ.
     """
 
-    deals_classes = True
-
     def __init__(self, classes_per_client: int = 2, base: int = 1, sigma: float = 2.0) -> None:
-        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
+        super().__init__(classes_per_client)
         check_base("data.partition.base", base)
         check_sigma("data.partition.sigma", sigma)
-        self.classes_per_client, self.base, self.sigma = classes_per_client, base, sigma
+        self.base, self.sigma = base, sigma
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
         return _dealt(power_law_partition, labels, num_clients, self.classes_per_client, seed, self.base, self.sigma)
