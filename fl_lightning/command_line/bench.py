@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -59,15 +59,15 @@ class _Command:
     @property
     def free(self) -> list[str]:
         """Options of the method, its loss and its rates."""
-        return self._options_that(lambda key: key.startswith("model."))
+        return self._options(of_model=True)
 
     @property
     def elsewhere(self) -> list[str]:
         """The other options: where the data is and on what device runs are carried out."""
-        return self._options_that(lambda key: not key.startswith("model."))
+        return self._options(of_model=False)
 
-    def _options_that(self, fit: Callable[[str], bool]) -> list[str]:
-        pairs = [(key, value) for key, value in options_of(self.options) if fit(key)]
+    def _options(self, of_model: bool) -> list[str]:
+        pairs = [(key, value) for key, value in options_of(self.options) if key.startswith("model.") == of_model]
         return [word for key, value in pairs for word in (f"--{key}", *([] if value is None else [value]))]
 
 
@@ -178,11 +178,7 @@ def _pretrained(command: _Command, out: Path) -> Path:
 def _swept(
     config: str, options: Sequence[str], seeds: Sequence[int], jobs: int, out: Path
 ) -> tuple[dict[int, Path], dict[int, float | None]]:
-    """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds.
-
-    Raises:
-        ValueError: if runs failed, or another worker still has some.
-    """
+    """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds."""
     typed = ["--config", config, "--seeds", str([*seeds]), "--jobs", str(jobs), "--out", str(out)]
     with Stop() as stop:
         sweep = enter(replace(parse_settings(typed), options=list(options), retry_failed=True))

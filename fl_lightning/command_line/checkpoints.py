@@ -14,11 +14,7 @@ _UNFINISHED = "unfinished.ckpt"
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """``best.ckpt``, by validation accuracy. A user's ModelCheckpoint neither replaces it nor shares its state.
-
-    Args:
-        folder: of the file.
-    """
+    """``best.ckpt``, by validation accuracy. A user's ModelCheckpoint neither replaces it nor shares its state."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "best", monitor="val/accuracy", mode="max", enable_version_counter=False)
@@ -31,7 +27,6 @@ class LastCheckpoint(Checkpoint):
     CCVR. A run that ends meanwhile resumes from an earlier round and does their work; from the last one it would skip it.
 
     Args:
-        folder: of the file.
         every: the interval where nothing is evaluated, rounds or time.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_file, check_range
 from fl_lightning.report.commands import compare, figures, report
 from fl_lightning.report.safe_text import one_line
 
@@ -34,13 +34,11 @@ def export(
     Raises:
         FileNotFoundError, ValueError, OSError: in one line, if it cannot be exported.
     """
-    from fl_lightning.export import export, load_classifier
+    from fl_lightning.export import export, load_classifier, write_model_folder
     from fl_lightning.run.saved_run import run_config
 
     checkpoint = _checkpoint(ckpt_path, run_folder)
     if weights is not None:
-        from fl_lightning.export import write_model_folder
-
         folder = out or run_config(checkpoint)[0] / f"{checkpoint.stem}_weights"
         print(f"Exported: {write_model_folder(checkpoint, folder, weights)}, from {checkpoint}")
         return
@@ -54,7 +52,6 @@ def export(
 
 
 def _checkpoint(ckpt_path: str, run_folder: Path | None) -> Path:
-    from fl_lightning.checks import check_file
     from fl_lightning.state.versions import KEPT, newest_checkpoint
 
     if ckpt_path not in KEPT:

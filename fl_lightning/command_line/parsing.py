@@ -53,7 +53,6 @@ def parse(parser: ArgumentParser, arguments: Sequence[str], classes: Classes = l
 
     Args:
         parser: with ``exit_on_error=False``.
-        arguments: the command line.
         classes: classes to suggest for a misspelt one.
 
     Raises:

@@ -36,7 +36,6 @@ def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | 
 
     Args:
         ckpt_path: the file, or ``last``, ``best`` or ``last_if_any`` of the newest version.
-        run_folder: folder of the run's versions.
         may_begin: whether ``last_if_any`` can find none.
 
     Returns:
@@ -61,9 +60,7 @@ def find_checkpoint(ckpt_path: str, run_folder: Path, may_begin: bool) -> str | 
 class SaveConfig(Callback):
     """Writes ``config.yaml`` in the first round, so that a refused fit leaves the old one.
 
-    Args:
-        text: text of the config; a line with the version and the commit of the package precedes it.
-        path: path of the file.
+    A line with the version and the commit of the package precedes its text.
     """
 
     def __init__(self, text: str, path: Path) -> None:

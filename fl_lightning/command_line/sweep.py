@@ -33,7 +33,6 @@ def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
     """Begin a sweep in its folder, or continue it; nothing runs yet.
 
     Args:
-        settings: settings from the command line.
         left_out: runs of a grid that the folder does not need, since their results are known.
 
     Raises:
@@ -47,12 +46,7 @@ def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
 
 
 def _check_points(settings: Settings) -> Namespace:
-    """Parse the first point, and each other value of each key instead of the first; returns the first point's config.
-
-    Raises:
-        ValueError: in one line, if something cannot be parsed, the config names a checkpoint, or two values of a key are the
-            same.
-    """
+    """Parse the first point, and each other value of each key instead of the first; returns the first point's config."""
     shared = ["--config", settings.config, *settings.options]
     if (ckpt_path := parse_trainer_command("fit", shared).ckpt_path) is not None:
         raise ValueError(f"ckpt_path is {ckpt_path} in {settings.config}, from which every run would continue: remove it there")

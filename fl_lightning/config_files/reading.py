@@ -108,9 +108,6 @@ def _found(name: str, key: str, folder: Path) -> Path:
     """The file that a name means: in ``folder``, in the working folder, or bundled.
 
     A bundled config is based on bundled ones, whatever files are in the working folder.
-
-    Raises:
-        FileNotFoundError: if there is none, with one of a similar name.
     """
     if not folder.is_relative_to(bundled_folder()):
         for searched in (folder, Path()):

@@ -38,11 +38,7 @@ def _arrays(key: str, path: Path) -> dict[str, np.ndarray]:
 
 
 def _claimed_bytes(archive: ZipFile, name: str) -> int:
-    """Bytes of an array in an archive, from its header.
-
-    Raises:
-        ValueError: if the archive has another number.
-    """
+    """Bytes of an array in an archive, from its header; refuses another number in the archive."""
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

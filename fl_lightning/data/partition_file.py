@@ -54,9 +54,7 @@ def write_partition(
         path: the file, which is written completely or not at all, and replaced if it exists.
         parts: each client's sample indices; their order is kept, since the split in two depends on it.
         labels: (n,) of all training samples.
-        classes: names in label order.
         partition: the partition that made the parts, as it prints itself.
-        seed: seed of the run.
 
     Raises:
         OSError: naming the file, if it cannot be written.

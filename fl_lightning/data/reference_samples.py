@@ -24,9 +24,6 @@ class ReferenceSamples:
         what: the source as the user gave it, such as ``data.source is digits``, for messages.
         source: its classes are among those of the federation.
         root: folder of the source, as ``data.root``.
-        data: the federation.
-        net: the net that is to take the samples.
-        part: the samples that count.
 
     Raises:
         FileNotFoundError: if the source is not there.

@@ -169,7 +169,6 @@ def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.
     Args:
         inputs: (n, channels, ...).
         scale: result of :meth:`ChannelStatistics.scale`, in ``dtype``; None: only the dtype changes.
-        dtype: dtype of the net.
     """
     if are_whole(inputs):
         return inputs

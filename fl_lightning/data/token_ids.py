@@ -15,8 +15,6 @@ def check_token_ids(what: str, net: nn.Module, preparation: Preparation, parts: 
 
     Args:
         what: the key of their source, or what it is, for the error.
-        net: the net that is to take them.
-        preparation: makes of samples what the net takes.
         parts: the samples, such as those for training and for tests.
 
     Raises:

@@ -45,12 +45,7 @@ def common_settings(method: Any, data: FederatedDataModule) -> Settings:
 
 
 def differences(server: Settings, site: Settings) -> str:
-    """The first differing keys with both values, and what to do; empty if all are equal.
-
-    Args:
-        server: settings of the server.
-        site: settings of a site.
-    """
+    """The first differing keys with both values, and what to do; empty if all are equal."""
     keys = [key for key in {**server, **site} if server.get(key) != site.get(key)]
     if not keys:
         return ""

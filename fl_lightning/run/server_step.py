@@ -25,14 +25,7 @@ Moments = list[dict[str, Any] | None]  # of an optimizer, by weight; None: the w
 
 
 class ServerStep:
-    """Applies the result of a cohort's fit at the server.
-
-    Args:
-        hooks: hooks of the method.
-        optimizer: the server's, as Lightning counts its steps.
-        privacy: adds noise to the mean, if given.
-        device: device of the net.
-    """
+    """Applies the result of a cohort's fit at the server; Lightning counts the steps of its optimizer."""
 
     def __init__(self, hooks: RoundHooks, optimizer: LightningOptimizer, privacy: Privacy | None, device: torch.device) -> None:
         self._hooks, self._optimizer, self._privacy, self._device = hooks, optimizer, privacy, device
@@ -41,13 +34,7 @@ class ServerStep:
         self._undoable = UndoableStep(method, optimizer.optimizer, frozen)
 
     def take(self, fit: CohortFit, participation: Participation, states: ClientStates) -> RoundReport:
-        """Aggregate, step and commit the clients' states; the round's report shows an undone step.
-
-        Args:
-            fit: fit of the cohort.
-            participation: the clients from which the cohort was drawn.
-            states: the clients' states.
-        """
+        """Aggregate, step and commit the clients' states; the round's report shows an undone step."""
         round, method = fit.report.round, self._hooks.method
         self._undoable.remember()
         with seeded_layers(method.seed, round, -1, "server", self._device):
@@ -82,12 +69,8 @@ class ServerStep:
 class UndoableStep:
     """Remembers the server's state that a round can change, in memory that is allocated once.
 
-    This is all trained weights, all buffers, those of the net and the server's state, and the optimizer's moments.
-
-    Args:
-        module: the module of these weights and buffers.
-        optimizer: the server's.
-        frozen: weights of ``module`` that never change.
+    This is all weights of the module but the frozen ones, all buffers, those of the net and the server's state, and the
+    optimizer's moments.
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, frozen: Iterable[Tensor]) -> None:

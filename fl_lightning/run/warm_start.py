@@ -23,7 +23,6 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
 
     Args:
         method: its net is changed.
-        path: the file.
         given: inputs of the run; None: they are not compared.
 
     Returns:
@@ -53,7 +52,6 @@ def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tup
     """The weights and buffers of a net in a file, and the round that they come from; None of plain weights.
 
     Args:
-        path: the file.
         given: inputs of the run, as in :func:`take_initial_weights`.
         key: the option that names the file.
 

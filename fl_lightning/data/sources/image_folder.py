@@ -158,10 +158,6 @@ def _owners(clients: Sequence[str], training: Sequence[str]) -> torch.Tensor | N
 def read_index(index: Path, root: Path) -> dict[Part, ListedImages]:
     """``train`` and ``test`` of a CSV file with the columns ``path,label`` and optionally ``client,split``.
 
-    Args:
-        index: the file.
-        root: the folder to which paths are relative.
-
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: naming file and line, if a column or an image is missing, a path leaves ``root``, a file is listed twice, or
