@@ -80,9 +80,8 @@ def _write_trained(method: FederatedModule, folder: Path) -> str:
         weights = dict(net.named_parameters(remove_duplicate=False))
         kept = {id(weights[name]) for name in trained}
         frozen = {name for name, weight in weights.items() if id(weight) not in kept}  # by each name of a shared weight
-        _write(
-            {name: tensor for name, tensor in net.state_dict().items() if name not in frozen}, folder / "trained.safetensors"
-        )
+        state = {name: tensor for name, tensor in net.state_dict().items() if name not in frozen}
+        _write(state, folder / "trained.safetensors")
         return "trained.safetensors"
     if isinstance(net, LibraryNet):
         net, trained = net.whole(), {net.library_name(name) for name in trained}
@@ -101,7 +100,7 @@ def _scalars(run: Path, round: int) -> dict[str, float]:
     """What the run's record has of a round, by name."""
     path, scalars = run / RECORD_FILE, dict[str, float]()
     if path.is_file():
-        with path.open("rb") as file, suppress(EOFError):  # of a run that was killed while it wrote
+        with path.open("rb") as file, suppress(EOFError, ValueError):  # as far as it is whole
             for line in record_lines(file):
                 scalars |= line.scalars if line.round == round else {}
     return scalars

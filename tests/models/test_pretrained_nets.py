@@ -923,3 +923,7 @@ def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
         assert f"| client forgetting F_ki | {-measured[round]['forgetting/client_mean']:z.4f}, positive is forgetting |" in card
         assert ("| round forgetting F_t |" in card) == ("forgetting/round" in measured[round])
     assert 3 in rounds
+    with record.open("a", encoding="utf-8") as file:  # read as far as it is whole
+        file.write("damaged\n")
+    assert main("export", "--ckpt_path", str(checkpoints[0]), "--weights", "merged", "--out", "again")[0] == 0
+    assert (tmp_path / "again" / "README.md").read_text() == (tmp_path / "out0" / "README.md").read_text()
