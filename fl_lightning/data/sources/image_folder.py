@@ -3,9 +3,8 @@
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from PIL import Image
@@ -19,15 +18,14 @@ from fl_lightning.data.sources.source import Source, check_file, kind_of
 _INDEX = "data.source.index"
 
 
-@dataclass
-class ListedImages:
-    """Images of one part of a dataset, each with the line that lists it."""
+class ListedImage(NamedTuple):
+    """An image of one part of a dataset."""
 
-    paths: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    clients: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    stamps: list[str] = field(default_factory=list)  # size and time of change
+    path: str
+    label: str
+    client: str  # empty: unknown
+    name: str  # for messages, with the line that lists it
+    stamp: str  # size and time of change
 
 
 class ImageFolder(Source):
@@ -55,33 +53,30 @@ class ImageFolder(Source):
         if self.index is None:
             parts, classes = _in_folders(root)
         else:
-            parts = read_index(self.index, root)
-            classes = _sorted_names({label for part in parts.values() for label in part.labels})
-        for part in parts.values():
-            part.stamps += map(_stamp, part.paths)
-        stamped = (pair for part in parts.values() for pair in zip(part.paths, part.stamps, strict=True))
-        listed = "\n".join(map(" ".join, stamped))
-        known = {name: [part.labels, part.clients] for name, part in parts.items()} if self.index is not None else ""
-        fingerprint = f"{root}\n{self.size}\n{classes}\n{listed}\n{known}"
+            parts = _read_index(self.index, root)
+            classes = _sorted_names({image.label for part in parts.values() for image in part})
+        listed = "\n".join(f"{image.path} {image.stamp}" for part in parts.values() for image in part)
+        known = {name: [[image.label for image in part], [image.client for image in part]] for name, part in parts.items()}
+        fingerprint = f"{root}\n{self.size}\n{classes}\n{listed}\n{'' if self.index is None else known}"
         return cached(f"image_folder-{root.name}", fingerprint, lambda files: self._decode(parts, classes, files))
 
-    def _decode(self, parts: Mapping[Part, ListedImages], classes: tuple[str, ...], files: Files) -> Dataset:
+    def _decode(self, parts: Mapping[Part, list[ListedImage]], classes: tuple[str, ...], files: Files) -> Dataset:
         label_of, train = {name: label for label, name in enumerate(classes)}, parts["train"]
-        mode = mode_of(open_image(train.paths[0], train.names[0]), train.names[0])
-        samples = [self._decode_part(part, label_of, mode, files[name]) for name, part in parts.items() if part.paths]
+        mode = mode_of(open_image(train[0].path, train[0].name), train[0].name)
+        samples = [self._decode_part(part, label_of, mode, files[name]) for name, part in parts.items() if part]
         if len(samples) == 1:
             samples.append(samples[0].none())
-        owners, test_owners = (_owners(part.clients, train.clients) for part in parts.values())
+        owners, test_owners = (_owners(part, train) for part in parts.values())
         return Dataset(*samples, classes=classes, owners=owners, test_owners=test_owners)
 
-    def _decode_part(self, part: ListedImages, label_of: dict[str, int], mode: str, file: Path) -> Samples:
+    def _decode_part(self, part: list[ListedImage], label_of: dict[str, int], mode: str, file: Path) -> Samples:
         def read(i: int) -> tuple[Image.Image, int]:
-            image = open_image(part.paths[i], part.names[i])
-            if _stamp(part.paths[i]) != part.stamps[i]:
-                raise ValueError(f"{part.names[i]} was changed while the images were decoded: start again")
-            return image, label_of[part.labels[i]]
+            image = open_image(part[i].path, part[i].name)
+            if _stamp(part[i].path) != part[i].stamp:
+                raise ValueError(f"{part[i].name} was changed while the images were decoded: start again")
+            return image, label_of[part[i].label]
 
-        return decode(read, len(part.paths), part.names.__getitem__, self.size, mode, file)
+        return decode(read, len(part), lambda i: part[i].name, self.size, mode, file)
 
 
 def _stamp(path: str) -> str:
@@ -89,7 +84,7 @@ def _stamp(path: str) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-def _in_folders(root: Path) -> tuple[dict[Part, ListedImages], tuple[str, ...]]:
+def _in_folders(root: Path) -> tuple[dict[Part, list[ListedImage]], tuple[str, ...]]:
     """The images of ``root/train`` and ``root/test``, or of ``root`` itself if it has neither, and the classes."""
     there = [name for name in get_args(Part) if (root / name).is_dir()]
     if len(there) == 1:
@@ -106,12 +101,10 @@ def _in_folders(root: Path) -> tuple[dict[Part, ListedImages], tuple[str, ...]]:
         if not any(folders.values()):
             expected = f"root/{name}/<class>/" if there else "root/<class>/"
             raise FileNotFoundError(f"data.root is {root}, but {expected} holds no file: put images there")
-    parts = {part: ListedImages() for part in get_args(Part)}
+    parts = {part: list[ListedImage]() for part in get_args(Part)}
     for name, folders in by_class.items():
         for label, paths in folders.items():
-            parts[name].paths += paths
-            parts[name].labels += [label] * len(paths)
-            parts[name].names += [f"data.root: {path}" for path in paths]
+            parts[name] += [ListedImage(path, label, "", f"data.root: {path}", _stamp(path)) for path in paths]
     return parts, tuple(by_class["train"])
 
 
@@ -146,24 +139,22 @@ def _sorted_names(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(sorted(names), key=int if all(name.isdecimal() for name in names) else str))
 
 
-def _owners(clients: Sequence[str], training: Sequence[str]) -> torch.Tensor | None:
+def _owners(images: Sequence[ListedImage], training: Sequence[ListedImage]) -> torch.Tensor | None:
     """The position of each image's client among those of training images, sorted by name, -1 without a client; None if no
     client is known."""
-    if not any(clients):
+    if not any(image.client for image in images):
         return None
-    position = {name: i for i, name in enumerate(_sorted_names(set(training)))}
-    return torch.tensor([position.get(client, -1) for client in clients])
+    position = {name: i for i, name in enumerate(_sorted_names({image.client for image in training}))}
+    return torch.tensor([position.get(image.client, -1) for image in images])
 
 
-def read_index(index: Path, root: Path) -> dict[Part, ListedImages]:
+def _read_index(index: Path, root: Path) -> dict[Part, list[ListedImage]]:
     """``train`` and ``test`` of a CSV file with the columns ``path,label`` and optionally ``client,split``.
 
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: naming file and line, if a column or an image is missing, a path leaves ``root``, a file is listed twice, or
-            a client has only test images.
+    Refuses, with file and line, a missing column or image, a path out of ``root``, a file that is listed twice, and a client
+    with only test images.
     """
-    parts = {part: ListedImages() for part in get_args(Part)}
+    parts = {part: list[ListedImage]() for part in get_args(Part)}
     line_of_file: dict[str, int] = {}
     folder, real_folder = os.path.abspath(root), functools.cache(os.path.realpath)  # for each image it would take seconds
     line_of_client: dict[str, int] = {}
@@ -182,21 +173,16 @@ def read_index(index: Path, root: Path) -> dict[Part, ListedImages]:
             raise ValueError(
                 f"{_INDEX}: {index}, line {line}: {name} is a training image without a client: name one, or drop the column"
             )
-        part = parts[split]
-        part.paths.append(path)
-        part.labels.append(row["label"])
-        part.clients.append(client)
-        part.names.append(f"{_INDEX}: {index}, line {line}: {name}")
-    if not parts["train"].paths:
+        parts[split].append(ListedImage(path, row["label"], client, f"{_INDEX}: {index}, line {line}: {name}", _stamp(path)))
+    if not parts["train"]:
         raise ValueError(f"{_INDEX} is {index}, which names no training image: add lines")
-    training = set(parts["train"].clients)
+    training = {image.client for image in parts["train"]}
     for client, line in line_of_client.items():
-        if client in training:
-            continue
-        raise ValueError(
-            f"{_INDEX}: {index}, line {line}: client {client} has no training image: give it one, or leave "
-            "the client of its test images empty"
-        )
+        if client not in training:
+            raise ValueError(
+                f"{_INDEX}: {index}, line {line}: client {client} has no training image: give it one, or leave "
+                "the client of its test images empty"
+            )
     return parts
 
 
