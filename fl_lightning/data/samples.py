@@ -97,11 +97,7 @@ class Dataset:
 
 
 def check_has_classes(dataset: Dataset, source: str, key: str = "data.source.source") -> None:
-    """Check that each sample has one class, for a source that goes by it; ``key``: of the dataset.
-
-    Raises:
-        ValueError: if it has targets of another kind.
-    """
+    """Refuse targets of another kind than classes, for a source that goes by these; ``key``: of the dataset."""
     if not dataset.objective.tells_classes:
         raise ValueError(
             f"data.source is {source}, which goes by classes, but {key} has {dataset.objective!r}: use it without {source}"

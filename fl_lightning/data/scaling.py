@@ -99,13 +99,12 @@ def check_same_inputs(trained_on: InputRecord, given: InputRecord, key: str = "c
         )
     if _near(trained_on.mean, given.mean) and _near(trained_on.std, given.std):
         return
-    cure = "leave both out"
-    if trained_on.mean is not None and trained_on.std is not None:
-        cure = f"leave both out where the data is the same, or give --data.mean {_typed(trained_on.mean)}"
-        cure = f"{cure} --data.std {_typed(trained_on.std)}"
+    mean, std, cure = _typed(trained_on.mean), _typed(trained_on.std), "leave both out"
+    if trained_on.mean is not None:
+        cure = f"{cure} where the data is the same, or give --data.mean {mean} --data.std {std}"
     raise ValueError(
         f"data.mean and data.std are, given or measured, {_typed(given.mean)} and {_typed(given.std)}, but the net of "
-        f"{key} was trained with {_typed(trained_on.mean)} and {_typed(trained_on.std)}: {cure}"
+        f"{key} was trained with {mean} and {std}: {cure}"
     )
 
 

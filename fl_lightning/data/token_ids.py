@@ -16,9 +16,6 @@ def check_token_ids(what: str, net: nn.Module, preparation: Preparation, parts: 
     Args:
         what: the key of their source, or what it is, for the error.
         parts: the samples, such as those for training and for tests.
-
-    Raises:
-        ValueError: naming the largest or the smallest one.
     """
     device = next(net.parameters()).device
     for part in parts:

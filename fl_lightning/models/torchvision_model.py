@@ -116,10 +116,6 @@ def check_finite_values(stored: State, present: State, where: str, cure: str) ->
     Args:
         stored, present: tensors by name, of the file and of the net that takes them; compared where both have the name.
         where: the beginning of the message, such as ``ckpt_path holds a net where``.
-        cure: what to do.
-
-    Raises:
-        ValueError: naming the first such weight or buffer.
     """
     for name in sorted(stored.keys() & present.keys()):
         # Values that start as NaN, such as those of a table to be filled, can be NaN.
@@ -133,9 +129,6 @@ def check_no_wrapper(stored: State, present: State, holder: str) -> None:
     Args:
         stored, present: tensors by name, of the file and of the net.
         holder: the beginning of the message: the option and the file.
-
-    Raises:
-        ValueError: naming the prefix.
     """
     for prefix in _WRAPPERS:
         if stored and all(name.startswith(prefix) for name in stored) and not any(name.startswith(prefix) for name in present):

@@ -17,9 +17,6 @@ def refuse_what_stays(method: Any, trainer: Trainer) -> None:
 
     Args:
         method: a ``FederatedModule`` with its data.
-
-    Raises:
-        ValueError: naming the key, its value and what to do.
     """
     if line := next(_obstacles(method, trainer), None):
         raise ValueError(f"model.engine is flower, and {line}")
