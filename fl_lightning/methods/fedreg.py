@@ -10,7 +10,6 @@ pass before the fit, where its augmentation may have been different.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any, Unpack
 
@@ -22,6 +21,7 @@ from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, State, mean_gradient
+from fl_lightning.protocol.learner import objective_gradients
 from fl_lightning.run.refused_data import check_groups
 
 _BLOCK = 1 << 16  # values
@@ -171,8 +171,7 @@ class FedReg(FederatedModule):
         rate, received = client.learning_rate, [client.received_state[name] for name in self.trained_weights(net)]
         weights = [weight.detach() for weight in self.trained_weights(net).values()]
         slow = [self.gamma * weight + (1 - self.gamma) * start for weight, start in zip(weights, received, strict=True)]
-        losses, penalty = partial(self.client_loss, net, batch, client), partial(self.total_penalty, net, client)
-        gradient, loss = client.estimate(net, batch, client, losses, penalty, at=slow)
+        gradient, loss = objective_gradients(self, net, batch, client, at=slow)
         if self.modified_gradients and len(batch.targets) > 0:  # Poisson batches may have none
             gradient = self._without_semantics(gradient, net, batch, client, slow)
         moved = [weight - rate * g for weight, g in zip(weights, gradient, strict=True)]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.module import CommonArguments, FederatedModule, Net
-from fl_lightning.protocol import Batch, Client, Needs, State
+from fl_lightning.protocol import Batch, Client, Needs
+from fl_lightning.protocol.learner import objective_gradients
 
 _TINY = 1e-12  # keeps a gradient of zero from being divided by
 
@@ -44,36 +45,9 @@ class FedSAM(FederatedModule):
         if self.rho == 0:
             return gradients, loss
         scale = self.rho / (norm_of(gradients) + _TINY)
-        shifts, statistics = [scale * gradient for gradient in gradients], dict(net.named_buffers())
-        return shifted_gradients(self, net, batch, client, shifts, statistics)[0], loss
-
-
-def shifted_gradients(
-    method: FederatedModule,
-    net: nn.Module,
-    batch: Batch,
-    client: Client,
-    shifts: Sequence[Tensor],
-    buffers: State | None = None,
-) -> tuple[Sequence[Tensor], Tensor]:
-    """Gradients of the local objective at the weights plus ``shifts``, and the mean loss there.
-
-    Args:
-        method: the method of the objective.
-        net, batch, client: of the local step.
-        shifts: by the trainable weights, in order.
-        buffers: the dict gets the new running statistics, and the net's do not change; None: the net's change.
-    """
-    weights = method.trained_weights(net).values()
-    return client.estimate(
-        net,
-        batch,
-        client,
-        lambda: method.client_loss(net, batch, client),
-        lambda: method.total_penalty(net, client),
-        at=[weight.detach() + shift for weight, shift in zip(weights, shifts, strict=True)],
-        buffers=buffers,
-    )
+        weights, statistics = self.trained_weights(net).values(), dict(net.named_buffers())
+        shifted = [weight.detach() + scale * gradient for weight, gradient in zip(weights, gradients, strict=True)]
+        return objective_gradients(self, net, batch, client, at=shifted, buffers=statistics)[0], loss
 
 
 def norm_of(tensors: Iterable[Tensor]) -> Tensor:

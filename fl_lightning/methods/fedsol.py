@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import ensemble_distillation
-from fl_lightning.methods.fedsam import norm_of, shifted_gradients
+from fl_lightning.methods.fedsam import norm_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Learner, Needs, mean_gradient, overridden
+from fl_lightning.protocol.learner import objective_gradients
 
 _TEMPERATURE = 3.0  # of the distillation in the authors' code
 _TINY = 1e-12
@@ -54,9 +55,9 @@ class FedSOL(FederatedModule):
             gradients = super().client_gradients(net, batch, client)
             if self.rho == 0:
                 return gradients
-        return shifted_gradients(self, net, batch, client, self._shifts(net, batch, client))
+        return objective_gradients(self, net, batch, client, at=self._shifted(net, batch, client))
 
-    def _shifts(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
+    def _shifted(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))
         buffers = dict(net.named_buffers())
 
@@ -64,8 +65,8 @@ class FedSOL(FederatedModule):
             return ensemble_distillation(net(batch.inputs), teacher[None], _TEMPERATURE, reduction="none")
 
         pull, _ = mean_gradient(net, batch, client, distance, buffers=buffers)
-        scale, shifts = self.rho / (norm_of(pull) + _TINY), []
+        scale, shifted = self.rho / (norm_of(pull) + _TINY), []
         for (name, weight), gradient in zip(self.trained_weights(net).items(), pull, strict=True):
             moved = (weight.detach() - client.received_state[name]).abs()
-            shifts.append(F.normalize(moved, dim=0) * gradient * scale)
-        return shifts
+            shifted.append(weight.detach() + F.normalize(moved, dim=0) * gradient * scale)
+        return shifted

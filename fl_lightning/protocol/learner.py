@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -110,10 +111,7 @@ class LocalLearning(nn.Module):
 
         For learners that follow or change the gradient of each local step.
         """
-        method = self.method
-        return client.estimate(
-            net, batch, client, lambda: method.client_loss(net, batch, client), lambda: method.total_penalty(net, client)
-        )
+        return objective_gradients(self.method, net, batch, client)
 
     def end_visit(self, net: nn.Module, client: Client) -> None:
         """Called after the fit, before ``client_result``."""
@@ -252,6 +250,14 @@ def _follow_buffers(learner: Learner, keys: Any = None) -> None:
     """A hook on a learner that has loaded a state; there is nothing to follow where only the net is used."""
     if learner.method.federation is not None:
         learner.follow_buffers()
+
+
+def objective_gradients(
+    method: Any, net: nn.Module, batch: Batch, client: Client, at: Sequence[Tensor] | None = None, buffers: State | None = None
+) -> Gradients:
+    """Gradients of a method's mean loss and all penalties, and that mean; ``at`` and ``buffers`` as in a gradient estimator."""
+    losses, penalty = partial(method.client_loss, net, batch, client), partial(method.total_penalty, net, client)
+    return client.estimate(net, batch, client, losses, penalty, at=at, buffers=buffers)
 
 
 def obstacle_to_streams(method: Any) -> str | None:
