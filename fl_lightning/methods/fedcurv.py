@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.functional import empirical_fisher
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 
@@ -89,11 +88,7 @@ class FedCurv(FederatedModule):
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         if "fisher" not in client.broadcast:  # nor does the server learn of it
             return super().client_result(net, client)
-        fisher = empirical_fisher(
-            net,
-            lambda logits, targets: self.tasks.logits_loss(logits, targets, client.label_counts, client),
-            client.samples(),
-        )
+        fisher = self.tasks.fisher(net, client)
         fisher = {name: fisher[name] for name in self.server_states.tensors("fisher")}
         anchor = {name: fisher[name] * weight.detach() for name, weight in self.trained_weights(net).items() if name in fisher}
         upload = super().client_result(net, client)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.fisher import empirical_fisher
 from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client import Client, Gradients, Visit
 from fl_lightning.protocol.client_state import ClientState
@@ -129,6 +130,12 @@ class LocalLearning(nn.Module):
         return state
 
     # What hooks and engines ask for ---------------------------------------------------------------------------------
+
+    def fisher(self, net: nn.Module, client: Client) -> State:
+        """The empirical Fisher information of the trained weights on a client's samples, by name."""
+        return empirical_fisher(
+            net, lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client), client.samples()
+        )
 
     @property
     def prepares(self) -> bool:

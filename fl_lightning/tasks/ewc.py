@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional import empirical_fisher
 from fl_lightning.protocol import Client, State
 from fl_lightning.tasks.learner import TaskArguments, TaskLearner
 
@@ -54,10 +53,5 @@ class EWC(TaskLearner):
 
     def _fisher(self, net: nn.Module, client: Client) -> State:
         """Of the weights that tasks share."""
-        fisher = empirical_fisher(
-            net,
-            lambda logits, targets: self.method.loss(logits, targets, client.label_counts),
-            client.samples(),
-        )
         of_task = self.per_task_tensors(net).keys()
-        return {name: tensor for name, tensor in fisher.items() if name not in of_task}
+        return {name: tensor for name, tensor in self.fisher(net, client).items() if name not in of_task}

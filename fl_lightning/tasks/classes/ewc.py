@@ -7,14 +7,12 @@ it on the model that they receive, which is one round older than the anchor; ano
 round.
 """
 
-from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.functional import empirical_fisher
 from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
 from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner
@@ -56,13 +54,7 @@ class ServerEWC(ClassLearner):
         carry = super().begin_visit(net, client)
         if not self.clocks.is_last_round(0) or self.penalty == 0:
             return carry
-        client = replace(client, carry=carry)  # contains the classes that compete
-        fisher = empirical_fisher(
-            net,
-            lambda logits, targets: self.logits_loss(logits, targets, client.label_counts, client),
-            client.samples(),
-        )
-        return {**carry, "task_fisher": fisher}
+        return {**carry, "task_fisher": self.fisher(net, client.having(carry=carry))}  # of the classes that compete
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         if "task_fisher" not in client.broadcast:
