@@ -122,7 +122,6 @@ class LANDER(SynthesisingLearner):
         student_temperature: float = 20.0,
         **common: Unpack[ClassArguments],
     ) -> None:
-        super().__init__(distillation=distillation, **common)
         plan = SynthesisPlan(
             warm_up=warm_up,
             kept_rounds=kept_rounds,
@@ -137,7 +136,7 @@ class LANDER(SynthesisingLearner):
             student_rate=student_rate,
             student_temperature=student_temperature,
         )
-        self.synthesise_by(plan, temperature, generated)
+        super().__init__(plan=plan, distillation=distillation, temperature=temperature, generated=generated, **common)
         hint = "a task ends with a model that was sent in one of its rounds, and the first sends the former task's"
         check_range("model.tasks.rounds_per_task", self.rounds_per_task, at_least=2, hint=hint)
         check_range("model.tasks.present", present, above=0, hint="the authors' code has 0.2")

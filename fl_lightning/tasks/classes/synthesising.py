@@ -1,7 +1,7 @@
 """The common part of TARGET and LANDER: clients distil on images that the server synthesises when a task ends."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,23 @@ from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.random_streams import seeded_layers, stream_seed, torch_stream
 from fl_lightning.protocol import Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
+from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.synthesis import Synthesis, SynthesisPlan, SynthesisTask, cycled_order
 
 
 class SynthesisingLearner(DistillingLearner):
     """Sends images and the teacher down in every round from the second task on, as clients keep nothing.
 
-    With ``distillation`` 0 nothing is synthesised. A subclass calls :meth:`synthesise_by` in its ``__init__``.
+    With ``distillation`` 0 nothing is synthesised.
+
+    Args:
+        plan: arguments of the synthesis.
+        distillation: weight of the teacher's predictions, at least 0.
+        temperature: of the distillation, above 0.
+        generated: images in a local step, at least 1.
+
+    Raises:
+        ValueError: if a value is out of range.
     """
 
     needs = DistillingLearner.needs | Needs(other_samples=True)
@@ -25,17 +35,10 @@ class SynthesisingLearner(DistillingLearner):
     synthesised: Tensor
     """uint8 (``kept_rounds * synthesis_batch``, channels, height, width), images as stored."""
 
-    def synthesise_by(self, plan: SynthesisPlan, temperature: float, generated: int) -> None:
-        """Take over checked arguments.
-
-        Args:
-            plan: arguments of the synthesis.
-            temperature: of the distillation, above 0.
-            generated: images in a local step, at least 1.
-
-        Raises:
-            ValueError: if a value is out of range.
-        """
+    def __init__(
+        self, plan: SynthesisPlan, distillation: float, temperature: float, generated: int, **common: Unpack[ClassArguments]
+    ) -> None:
+        super().__init__(distillation=distillation, **common)
         self.plan, self.temperature, self.generated = plan, temperature, generated
         check_range("model.tasks.temperature", temperature, above=0, hint="the paper uses 2")
         check_range("model.tasks.generated", generated, at_least=1)

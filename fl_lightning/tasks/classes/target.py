@@ -78,7 +78,6 @@ class TARGET(SynthesisingLearner):
         student_temperature: float = 20.0,
         **common: Unpack[ClassArguments],
     ) -> None:
-        super().__init__(distillation=distillation, **common)
         plan = SynthesisPlan(
             warm_up=warm_up,
             kept_rounds=kept_rounds,
@@ -93,7 +92,7 @@ class TARGET(SynthesisingLearner):
             student_rate=student_rate,
             student_temperature=student_temperature,
         )
-        self.synthesise_by(plan, temperature, generated)
+        super().__init__(plan=plan, distillation=distillation, temperature=temperature, generated=generated, **common)
         check_choice("model.tasks.meta", meta, Meta)
         self.meta: Meta = meta
 
