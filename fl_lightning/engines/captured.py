@@ -81,7 +81,8 @@ class CapturedEngine(SequentialEngine):
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)
         # With fullgraph a break in the graph is an error, not a part of the step that silently runs uncaptured.
         # Without the casts between operations half precision would end further from other engines than rounding does.
-        is_half = self._is_half()
+        with context.precision():
+            is_half = self.dtype == torch.bfloat16 or torch.is_autocast_enabled(context.device.type)
         self._local_step = torch.compile(step, fullgraph=True, options={"emulate_precision_casts": True} if is_half else None)
         self._takes_any_rate = type(self.optimizer) in PROPORTIONAL and self.hooks.changes_rates
         device = context.device
@@ -105,11 +106,6 @@ class CapturedEngine(SequentialEngine):
                 self.book(position, self.reply(request, *self._fit_planned(self.start(client, local), steps)), share)
         if whole:
             self._fit_whole(whole, share)
-
-    def _is_half(self) -> bool:
-        """Whether the net or a part of it computes in half precision."""
-        with self.context.precision():
-            return self.dtype == torch.bfloat16 or torch.is_autocast_enabled(self.context.device.type)
 
     # Only the local steps, in the working copy ------------------------------------------------------------------------
 

@@ -17,11 +17,7 @@ Hook = Callable[..., Any]
 
 
 class RoundHooks:
-    """The hooks that engines and servers call, in the order of a round, and what engines can skip where these are FedAvg's.
-
-    Args:
-        method: the method.
-    """
+    """The hooks that engines and servers call, in the order of a round, and what engines can skip where these are FedAvg's."""
 
     def __init__(self, method: FederatedAlgorithm) -> None:
         self.method, self.tasks = method, method.tasks
@@ -62,15 +58,13 @@ class RoundHooks:
         if self.method.step_factors is not None:
             set_rates(optimizer, rates, self.method.step_factors(step + 1))
 
-    def broadcast(self, client: int) -> dict[str, Any]:
-        """Tensors sent down to a client in addition to the weights."""
-        return self._both("broadcast", self.method.broadcast(client), self.tasks.broadcast(client))
-
     def sent_down(self, visit: Visit) -> dict[str, Any]:
         """What a visit brings down in addition to the weights: nothing where the client does not receive."""
         if not visit.receives:
             return {}
-        return self.broadcast(visit.client) if visit.broadcast is None else visit.broadcast
+        if visit.broadcast is not None:
+            return visit.broadcast
+        return self._both("broadcast", self.method.broadcast(visit.client), self.tasks.broadcast(visit.client))
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """A client's carry, constant during its fit."""
@@ -112,11 +106,7 @@ class RoundHooks:
         return self.method.aggregate(reduced)
 
     def end_round(self, probes: list[State]) -> None:
-        """End a round, after the global weights are updated.
-
-        Args:
-            probes: in the order of the cohort.
-        """
+        """End a round, after the global weights are updated; ``probes`` in the order of the cohort."""
         self.method.after_server_step(probes)
         self.tasks.end_round(probes)
 

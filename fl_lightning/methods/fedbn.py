@@ -41,8 +41,4 @@ class FedBN(FederatedModule):
     def norm_names(self) -> frozenset[str]:
         """Names of the weights and buffers of BatchNorm layers."""
         layers = {name: m for name, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-        return frozenset(
-            key
-            for name, layer in layers.items()
-            for key, _ in (*layer.named_parameters(prefix=name), *layer.named_buffers(prefix=name))
-        )
+        return frozenset(key for name, layer in layers.items() for key in layer.state_dict(prefix=f"{name}."))

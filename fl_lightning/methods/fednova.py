@@ -60,19 +60,16 @@ class FedNova(FedProx):
                 "model.visit_lr_scheduler is given, but FedNova counts local steps of one rate: leave it out, or use FedAvg"
             )
         self._accumulated_steps = AccumulatedSteps(self.optimizer)
-        self._momentum: float = group["momentum"]
-        check_range("model.optimizer.momentum", self._momentum, at_least=0, below=1, hint="FedNova supports no other")
-        self._check_pull(group["lr"])
-
-    def _check_pull(self, rate: float) -> None:
-        if self.mu > 0 and self._momentum > 0:
+        momentum, rate = group["momentum"], group["lr"]
+        check_range("model.optimizer.momentum", momentum, at_least=0, below=1, hint="FedNova supports no other")
+        if mu > 0 and momentum > 0:
             raise ValueError(
-                f"model.mu is {self.mu} and model.optimizer.momentum {self._momentum}, but FedNova supports only one "
-                "of them: set the other to 0"
+                f"model.mu is {mu} and model.optimizer.momentum {momentum}, but FedNova supports only one of them: set the "
+                "other to 0"
             )
-        if self.mu * rate > 1:
+        if mu * rate > 1:
             raise ValueError(
-                f"model.mu is {self.mu}, which with model.optimizer.lr {rate} pulls beyond the received weights: the product "
+                f"model.mu is {mu}, which with model.optimizer.lr {rate} pulls beyond the received weights: the product "
                 "must be at most 1"
             )
 

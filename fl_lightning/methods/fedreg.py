@@ -110,10 +110,8 @@ class FedReg(FederatedModule):
                     "one tensor of floats"
                 )
         for name, layer in self.net.named_modules():
-            if (
-                isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
-                and getattr(layer, "p", 1) > 0
-            ):
+            uses_more = isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+            if uses_more and getattr(layer, "p", 1) > 0:
                 raise ValueError(
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"

@@ -22,10 +22,7 @@ _FIRST = "FL_LIGHTNING_FIRST_PROCESS"  # for the other processes of a machine: t
 
 
 class PeerLost(SystemExit):
-    """Another process of the run is gone, as a line on standard error has shown. The exit code is 1."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
+    """Another process of the run is gone, as a line on standard error has shown."""
 
 
 class PeerWatch:
@@ -85,7 +82,7 @@ class PeerWatch:
             PeerLost: this process has printed a line about it, and ends within two seconds.
         """
         if self._lost.wait(patience):
-            raise PeerLost
+            raise PeerLost(1)
 
     def _watch(self) -> None:
         last = time.monotonic()

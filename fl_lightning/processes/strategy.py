@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, first_line
 from fl_lightning.processes.peer_watch import PeerLost, PeerWatch, accept, connect, ending_with_first, listen, tell_first
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.processes.torchrun_store import await_all, group_store, num_started
@@ -163,7 +163,7 @@ class FederatedStrategy(DDPStrategy):
         elif isinstance(exception, KeyboardInterrupt):
             self._peers.stop(signal.SIGINT)
         else:
-            self._peers.fail((str(exception) or type(exception).__name__).splitlines()[0])
+            self._peers.fail(first_line(exception))
 
     def stop_others(self, number: signal.Signals) -> None:
         """A signal stops this process: stop the others too."""

@@ -181,8 +181,7 @@ def checked_load(path: str | os.PathLike[str], mmap: bool = False, digest: int |
     except UnpicklingError as error:  # its text advises to read code too
         raise ValueError("it holds code or objects, not only tensors and plain containers") from error
     except Exception as error:  # torch can raise anything for broken files
-        reason = first_line(error)
-        raise ValueError(f"torch cannot: {reason[:100]}") from error
+        raise ValueError(f"torch cannot: {first_line(error)[:100]}") from error
 
 
 class _DigestedFile:

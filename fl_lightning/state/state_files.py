@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fl_lightning.checks import first_line
 from fl_lightning.state.atomic_files import atomic_write, check_digest, make_folder
 
 
@@ -24,12 +25,7 @@ class Record(NamedTuple):
 
 
 def check_files(saved: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Faults of the files that a checkpoint names, a line each.
-
-    Args:
-        saved: the states in the checkpoint.
-        folder: folder of the files.
-    """
+    """Faults of the files in a folder that a checkpoint with these states names, a line each."""
     digests = saved_digests(saved)
     for record in named_records(saved):
         try:
@@ -81,4 +77,4 @@ def link_file(source: Path, target: Path) -> None:
 
 def reason(error: Exception) -> str:
     """The first line of an error, shortened: torch's messages are long."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0][:100]
+    return (getattr(error, "strerror", None) or first_line(error))[:100]

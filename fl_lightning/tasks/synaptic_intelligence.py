@@ -73,13 +73,7 @@ class SynapticIntelligence(TaskLearner):
         self.state_of(client)["path_gradients"] = {name: named[name] for name in self.state_of(client)["path"]}
         if not isinstance(method.total_penalty(net, client), Tensor):
             return gradients, loss
-
-        def objective():
-            penalty = method.total_penalty(net, client)
-            assert isinstance(penalty, Tensor)
-            return penalty, loss
-
-        of_penalty, _ = client.differentiate(objective)
+        of_penalty, _ = client.differentiate(lambda: (torch.as_tensor(method.total_penalty(net, client)), loss))
         return [ours + other for ours, other in zip(gradients, of_penalty, strict=True)], loss
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:

@@ -49,12 +49,7 @@ class Generator(nn.Module):
 
 
 class UnitGenerator(Generator):
-    """TARGET's: images in [0, 1] by a sigmoid, blocks without biases; 2,328,899 parameters for CIFAR.
-
-    Args:
-        input_shape: (channels, height, width).
-        noise: dimensions of the noise.
-    """
+    """TARGET's: images in [0, 1] by a sigmoid, blocks without biases; 2,328,899 parameters for CIFAR."""
 
     eps = 1e-5
     has_bias = False
@@ -72,7 +67,6 @@ class AnchoredGenerator(UnitGenerator):
     Ten samples of a batch share a linear layer, the next ten another. There is no noise: :meth:`redraw` draws the layers anew.
 
     Args:
-        input_shape: (channels, height, width).
         width: of an embedding.
         batch: B, samples of a batch.
     """
@@ -94,8 +88,7 @@ class AnchoredGenerator(UnitGenerator):
         return super().forward(torch.cat([layer(part) for layer, part in zip(self.layers, parts, strict=True)]))
 
 
-def draw_noise(count: int, generator: nn.Module, stream: torch.Generator) -> Tensor:
+def draw_noise(count: int, generator: Generator, stream: torch.Generator) -> Tensor:
     """(count, noise) normal values for a generator, the same on every device."""
-    linear = generator.get_submodule("linear")
-    weight = linear.get_parameter("weight")
+    weight = generator.linear.weight
     return torch.randn(count, weight.shape[1], generator=stream, dtype=torch.float64).to(weight)

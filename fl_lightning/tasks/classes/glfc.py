@@ -41,12 +41,7 @@ class GLFC(DistillingLearner, Replay):
 
     def __init__(self, memory: int = 100, distillation: float = 0.5, **common: Unpack[ClassArguments]) -> None:
         # Two arguments of Replay, which is later in the line of classes than the one that pyright looks at.
-        super().__init__(
-            distillation=distillation,
-            memory=memory,  # pyright: ignore[reportCallIssue]
-            selection="herding",  # pyright: ignore[reportCallIssue]
-            **common,
-        )
+        super().__init__(distillation=distillation, memory=memory, selection="herding", **common)  # pyright: ignore[reportCallIssue]
         check_range("model.tasks.distillation", distillation, at_most=1, hint="the paper uses 0.5")
 
     def belong_to(self, method: nn.Module) -> None:

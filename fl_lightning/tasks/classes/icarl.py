@@ -38,12 +38,7 @@ class ICaRL(LwF, Replay):
 
     def __init__(self, memory: int = 100, distillation: float = 1.0, **common: Unpack[ClassArguments]) -> None:
         # Two arguments of Replay, which is later in the line of classes than the one that pyright looks at.
-        super().__init__(
-            distillation=distillation,
-            memory=memory,  # pyright: ignore[reportCallIssue]
-            selection="herding",  # pyright: ignore[reportCallIssue]
-            **common,
-        )
+        super().__init__(distillation=distillation, memory=memory, selection="herding", **common)  # pyright: ignore[reportCallIssue]
 
     def begin_run(self) -> None:
         super().begin_run()

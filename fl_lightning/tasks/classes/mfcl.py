@@ -164,14 +164,7 @@ class MFCL(DistillingLearner):
                 self.generator_loss(teacher, images).backward()
                 optimizer.step()
         self.generator.requires_grad_(False)
-        self._check_generator()
-
-    def _check_generator(self) -> None:
-        """Refuse a non-finite generator: its images would lose every client's update in all later rounds.
-
-        Raises:
-            FloatingPointError: if a weight or a running statistic of the generator is not finite.
-        """
+        # Images of a non-finite generator would lose every client's update in all later rounds.
         tensors = (*self.generator.parameters(), *self.generator.buffers())
         if not finite_rows((tensor[None] for tensor in tensors), 1).all():
             raise FloatingPointError(
