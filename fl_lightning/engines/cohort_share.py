@@ -71,7 +71,6 @@ class Share:
 
     Args:
         num_visits: of the whole cohort.
-        device: where clients are trained.
         keep_state: gets a client and its state, and must copy it, because the tensors change afterwards.
         keeps_models: whether the clients' models are requested.
     """

@@ -15,11 +15,6 @@ class CohortStates:
 
     If not every process reads them all, a client's state is stored by its owner, process ``client % processes``: it comes here
     before the cohort's fits and goes back after them.
-
-    Args:
-        states: the store.
-        ranks: the processes.
-        device: where clients are trained.
     """
 
     def __init__(self, states: ClientStates, ranks: Ranks, device: torch.device) -> None:

@@ -15,7 +15,6 @@ class Stream:
     https://github.com/pytorch/pytorch/issues/193402.
 
     Args:
-        device: the device of the work.
         parallel: whether it works in parallel to the present queue; else it is that queue.
     """
 

@@ -165,10 +165,6 @@ class Engine(ABC):
     def request(self, round: int, visit: Visit, max_steps: int | None = None) -> Request:
         """The request to a client, in the memory of the server.
 
-        Args:
-            round: counted from 1.
-            max_steps: maximum number of local steps; None: all.
-
         Raises:
             ValueError: if the client does not receive, and its method does not declare that it keeps weights.
         """
@@ -268,11 +264,7 @@ class Engine(ABC):
             return client.having(carry=self.hooks.begin_visit(self.net, client))
 
     def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
-        """The reply of the client in the working copy, in its memory: upload, state and probe.
-
-        Args:
-            loss: (1,), mean over its local steps.
-        """
+        """The reply of the client in the working copy, in its memory: upload, state and probe."""
         upload = self.upload(client)
         with self.drawing(client, "probe"):
             probe = self.hooks.probe(self.net, client)

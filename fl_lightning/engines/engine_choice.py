@@ -101,7 +101,6 @@ def start_engine(
     Args:
         asked: the value of ``model.engine``; if it is ``auto``, ``sequential`` replaces an engine that cannot run the method,
             and ``captured`` if two visits end differently than under ``sequential``. The first process decides for all.
-        round: the first round.
         visits: visits of clients to rehearse with.
 
     Raises:
@@ -243,10 +242,6 @@ def once_on_this_machine(method: FederatedAlgorithm, context: RunContext, round:
 
     The seconds are kept in the user's cache, so that the same command has the same engine from then on. The first process
     decides for all.
-
-    Args:
-        round: the first round.
-        visits: visits of the cohort; the first ones are measured.
     """
     visits = visits[:_MEASURED_CLIENTS]
     measure = partial(_timing, _RIVALS, method, context, round, visits, 1 + _TURNS, _MEASURED_STEPS)
@@ -274,14 +269,7 @@ def _description(method: FederatedAlgorithm, context: RunContext, visits: Sequen
 
 
 def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
-    """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all.
-
-    The measurement leaves nothing behind: no state, no step of the server.
-
-    Args:
-        round: the first round.
-        visits: visits of the cohort to measure with.
-    """
+    """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all."""
     seconds, failures, _ = context.ranks.broadcast(_timing(ENGINES, method, context, round, visits, 2))
     reasons = (
         f"{name} {seconds[name]:.4g} s a round" if name in seconds else f"{name} cannot run this: {failures[name]}"

@@ -36,7 +36,6 @@ def timed(engine: Engine, round: int, visits: Sequence[Visit], turns: int, max_s
 
     Args:
         turns: 2 or more.
-        max_steps: maximum number of local steps of each visit; None: all.
     """
     seconds: list[float] = []
     for _ in range(turns):

@@ -38,7 +38,6 @@ class Sites(Protocol):
 
         Args:
             common: settings that all sites must have too, as plain values by key.
-            num_clients: number of clients.
 
         Raises:
             ValueError: if a client has no site in time, or a site has other settings.
@@ -87,11 +86,8 @@ class FlowerEngine(Engine):
 
     Clients' states stay at the sites. The server's store has a stamp instead of each, of
     :class:`fl_lightning.sites.site_states.SiteStates`, which is committed and saved as a state is. A client that does not
-    answer counts as one with an update that is not finite: it is left out of the mean, and its state stays as before.
-
-    Args:
-        method: the method; the sites have the same with the same arguments.
-        context: the run.
+    answer counts as one with an update that is not finite: it is left out of the mean, and its state stays as before. The sites
+    have the same method with the same arguments.
     """
 
     def __init__(self, method: FederatedAlgorithm, context: RunContext) -> None:

@@ -25,8 +25,6 @@ def by_transform(evaluate: Evaluate, weights: State, held: State) -> tuple[State
 
     Args:
         evaluate: maps weights and held tensors, by name, to the objective, a scalar, and further tensors.
-        weights: weights to differentiate by.
-        held: the second argument of ``evaluate``.
     """
     return grad_and_value(evaluate, has_aux=True)(weights, held)
 

@@ -64,9 +64,7 @@ class LocalStep:
     """A method's ``client_step`` without side effects.
 
     Args:
-        method: the method with the hooks.
         net: the net for the hooks, with other tensors in it during the call.
-        estimate: the way a gradient is computed from a batch's samples.
         differentiate: the way a function is differentiated, such as :func:`by_transform`.
         dropout_key: :func:`run_key` of the run; None: the net has no dropout that can be counted.
     """
@@ -99,8 +97,6 @@ class LocalStep:
         Args:
             trained: the weights that require a gradient, by name.
             untrained: buffers, and frozen weights that tasks draw, by name; the net holds those that are constant.
-            batch: inputs (B, ...) and targets (B,).
-            round: counted from 1.
             step: of the visit, counted from 0.
             facts: the client's facts for the hooks, tensors on the device by the names of a ``Client``.
             resting: weights that this step does not change.

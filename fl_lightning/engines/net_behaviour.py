@@ -1,4 +1,4 @@
-"""A net's behaviour on a batch, found by running it on one."""
+"""A net's behaviour on a batch, found by running it on one: two samples, (2, ...), with the net in train mode."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +17,6 @@ def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
     """Whether, in train mode, the net's output for a sample or its buffers depend on the rest of the batch.
 
     True as well if dropout finds the batch in a dimension other than the first: its masks then depend on the batch's size.
-
-    Args:
-        net: in train mode.
-        inputs: (2, ...), two samples.
     """
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in net.modules()):
         return True
@@ -33,12 +29,7 @@ def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
 
 
 def draws(net: nn.Module, inputs: NetInputs) -> bool:
-    """Whether, in train mode, the net draws from a global generator, as dropout does.
-
-    Args:
-        net: in train mode.
-        inputs: (2, ...), two samples.
-    """
+    """Whether, in train mode, the net draws from a global generator, as dropout does."""
     with _seeded(_device(inputs)) as moved:
         _outputs_and_buffers(net, inputs)
         return moved()
@@ -49,10 +40,6 @@ def counts_dropout(net: nn.Module, inputs: NetInputs) -> bool:
 
     Gradient checkpointing draws them a second time, in the backward pass, where no mode acts: its gradients show it, or it
     misses tensors.
-
-    Args:
-        net: in train mode.
-        inputs: (2, ...), two samples.
     """
     weights = [weight for weight in net.parameters() if weight.requires_grad]
     if not weights or not draws(net, inputs):

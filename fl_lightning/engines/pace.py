@@ -39,15 +39,11 @@ class Pace(NamedTuple):
 def paced(
     devices: Devices | None, hooks: RoundHooks, traffic: Traffic, bytes_up: int, round: int, visits: Sequence[Visit]
 ) -> Pace:
-    """The visits of a round.
+    """How the devices make the visits of a cohort.
 
     Args:
         devices: of the clients; None: all visits end.
-        hooks: of the method.
-        traffic: counts bytes down.
         bytes_up: bytes of an upload of weights and buffers; further tensors of a method take no time.
-        round: counted from 1.
-        visits: those of the cohort.
     """
     if devices is None:
         return Pace(visits, None, 0, None)

@@ -104,9 +104,6 @@ class _Changes(Mapping[str, Tensor]):
     """Changes of K clients, (K, n) float64 by name: made one name at a time, as all of them would be a second copy.
 
     Args:
-        states: what each sent.
-        old: the global values.
-        weights: names of weights.
         hostile: which clients are hostile, (K,), and how they change weights; None: all are honest.
     """
 

@@ -84,10 +84,7 @@ class VisitProgram:
     """Load the global weights, take the local steps, check that all is finite, add to the sum.
 
     Args:
-        engine: the engine of the program.
         local_step: a compiled ``LocalStep``.
-        memory: the client's memory.
-        phases: the key of this program.
         inputs: inputs of the first visit; those of others have the same structure.
     """
 

@@ -19,13 +19,7 @@ _LENGTH = 8  # bytes of the header's length
 
 
 class ProcessGroup(Ranks):
-    """The ranks by a trainer's strategy and, between several processes, torch.distributed.
-
-    Args:
-        strategy: strategy of the trainer.
-        rank: rank of this process, from 0.
-        size: number of processes.
-    """
+    """The ranks by a trainer's strategy and, between several processes, torch.distributed."""
 
     def __init__(self, strategy: Strategy, rank: int, size: int) -> None:
         self._strategy, self.rank, self.size = strategy, rank, size

@@ -63,11 +63,8 @@ class GradientEstimator(Protocol):
         """Gradients of the mean of ``losses`` on a batch plus the penalty.
 
         Args:
-            net: the net of these losses.
-            losses: of the samples, (B,).
             penalty: a scalar that does not depend on data; None: none.
-            at: trainable weights at which to take the gradients, in order; None: the net's.
-            buffers: buffers to use, by name; the dict gets their new values. None: the net's.
+            at, buffers: as for :class:`Differentiate`.
         """
         ...
 

@@ -103,7 +103,6 @@ class ClientState:
 
 def num_bytes(tensors: Any) -> int:
     """Bytes of the tensors in some containers, such as those of a state, or by name or by group and name."""
-    # Most clients keep nothing, and walking through it would take longer than all else of their visit.
     return sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(tensors)) if tensors else 0
 
 

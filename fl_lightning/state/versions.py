@@ -33,7 +33,6 @@ class VersionFolder:
     """A folder that no other run has, or that of the checkpoint from which a run continues.
 
     Args:
-        run_folder: folder of the run's versions.
         ckpt_path: file of the checkpoint; None for a new run.
         root: ``trainer.default_root_dir``, for errors.
 
