@@ -90,7 +90,10 @@ class FedDF(FederatedModule):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.distillation_steps)
         self.net.train()
         for step, (indices, batch) in enumerate(self._batches(trained_on), start=1):
-            self._distil(batch, logits[:, indices], optimizer)
+            optimizer.zero_grad()
+            ensemble_distillation(self.net(batch.inputs), logits[:, indices], self.temperature).backward()
+            nn.utils.clip_grad_norm_(self.net.parameters(), self._LARGEST_NORM)
+            optimizer.step()
             schedule.step()
             if step % self._CHECK_EVERY == 0 or step == self.distillation_steps:
                 loss = self._loss_of(held_out_batch, held_out_logits)
@@ -99,13 +102,6 @@ class FedDF(FederatedModule):
                 if step - last_gain >= self.distillation_patience:
                     break
         self.net.load_state_dict(best_weights)
-
-    def _distil(self, batch: Batch, teachers: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """One step towards the teachers, (1, B, C)."""
-        optimizer.zero_grad()
-        ensemble_distillation(self.net(batch.inputs), teachers, self.temperature).backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), self._LARGEST_NORM)
-        optimizer.step()
 
     def _batches(self, indices: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Epoch after epoch, as many batches as there are steps, each with its samples' positions among the public ones."""

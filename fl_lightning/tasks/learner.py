@@ -139,8 +139,12 @@ class TaskLearner(Learner):
                 f"model.net has no weight that is called {' or '.join(self.per_task)}, of which each task has a copy: set "
                 "model.class_layer"
             )
-        if self.shares_weights:
-            _check_shared(self)
+        needs_shared = self.shares_weights and not isinstance(self.method, LocalOnly)
+        if needs_shared and all(map(self.method.is_personal, self.method.trained_weights(net))):
+            raise ValueError(
+                f"{type(self.method).__name__} with {type(self).__name__} leaves no weight of model.net to share, as all stay "
+                "with clients or belong to single tasks: share more of them, or use LocalOnly"
+            )
         num_clients, num_tasks = self.data.streams.order.shape
         self.first_rate: float = self.method.optimizer([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         paces = self.rounds_per_task, self.schedule, self.first_rate, self.smallest_rate
@@ -315,12 +319,3 @@ class TaskLearner(Learner):
         self.clocks.tick(visited, {int(probe["client"]): probe["rate_factor"] for probe in probes})
         self.clocks.go_on()
         self.follow_buffers()
-
-
-def _check_shared(learner: TaskLearner) -> None:
-    method = learner.method
-    if not isinstance(method, LocalOnly) and all(map(method.is_personal, method.trained_weights(method.net))):
-        raise ValueError(
-            f"{type(method).__name__} with {type(learner).__name__} leaves no weight of model.net to share, as all stay with "
-            "clients or belong to single tasks: share more of them, or use LocalOnly"
-        )
