@@ -22,12 +22,7 @@ class SynthesisingLearner(DistillingLearner):
 
     Args:
         plan: arguments of the synthesis.
-        distillation: weight of the teacher's predictions, at least 0.
-        temperature: of the distillation, above 0.
         generated: images in a local step, at least 1.
-
-    Raises:
-        ValueError: if a value is out of range.
     """
 
     needs = DistillingLearner.needs | Needs(other_samples=True)
