@@ -96,11 +96,7 @@ class Engine(ABC):
 
     @abstractmethod
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        """Fit these visits, by position in the cohort, and put their results into ``share``.
-
-        Args:
-            max_steps: maximum number of local steps of each; None: all.
-        """
+        """Fit these visits, by position in the cohort, for at most ``max_steps`` steps each; ``share`` gets the results."""
 
     def run(self, round: int, visits: Sequence[Visit], keep_models: bool) -> CohortFit:
         """Fit this process's share of the cohort and reduce over all processes."""

@@ -43,11 +43,7 @@ class StepResult(NamedTuple):
 
 
 def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
-    """The masks of a client's local step. The client's index, the round and the step may be tensors.
-
-    Args:
-        key_of_run: of :func:`run_key`.
-    """
+    """The masks of a client's local step, from :func:`run_key`. The client's index, the round and the step may be tensors."""
     device = client.label_counts.device
     key = torch.full((), key_of_run, device=device)
     for part in (client.index, client.round, client.step):

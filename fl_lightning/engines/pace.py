@@ -11,19 +11,12 @@ from fl_lightning.protocol.devices import Devices, Work
 
 
 class Pace(NamedTuple):
-    """The visits of a round as the devices make them.
+    """The visits of a round as the devices make them."""
 
-    Args:
-        visits: those with an upload that the server takes, with the local steps that they have time for.
-        missing: clients of the others, which received the model and change nothing; None without devices.
-        bytes_down: bytes that these received.
-        seconds: simulated seconds of the round; None: visits take no time.
-    """
-
-    visits: Sequence[Visit]
-    missing: list[int] | None
-    bytes_down: int
-    seconds: float | None
+    visits: Sequence[Visit]  # those with an upload that the server takes, with the local steps that they have time for
+    missing: list[int] | None  # clients of the others, which received the model and change nothing; None without devices
+    bytes_down: int  # that these received
+    seconds: float | None  # simulated, of the round; None: visits take no time
 
     def noted(self, report: RoundReport) -> RoundReport:
         """A report of the visits, with what is missing; a round without any upload in time is lost."""

@@ -45,23 +45,14 @@ class SynthesisPlan:
 
 @dataclass(frozen=True)
 class SynthesisTask:
-    """What a synthesis starts from.
+    """What a synthesis starts from."""
 
-    Args:
-        learner: the name of the learner's class, for errors.
-        teacher: the global model.
-        num_seen: classes seen so far, the first ones.
-        shape: of a stored image, (channels, height, width).
-        preparation: of stored images for the net.
-        seed, task: the address of all draws.
-    """
-
-    learner: str
-    teacher: nn.Module
-    num_seen: int
-    shape: Sequence[int]
-    preparation: Preparation
-    seed: int
+    learner: str  # the name of its class, for errors
+    teacher: nn.Module  # the global model
+    num_seen: int  # classes seen so far, the first ones
+    shape: Sequence[int]  # of a stored image, (channels, height, width)
+    preparation: Preparation  # of stored images for the net
+    seed: int  # with the task, the address of all draws
     task: int
 
 
