@@ -4,8 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from fl_lightning.report.groups import differing_keys
 from fl_lightning.report.safe_text import shortened
 from fl_lightning.report.study import Spread, Study
 
@@ -44,8 +44,9 @@ def overview(study: Study) -> Table:
 
 
 def settings(study: Study) -> list[Table]:
-    """All keys in which methods differ, named by the label or not; empty if there is one method."""
-    keys = differing_keys([group.config for group in study.groups])
+    """All keys in which methods differ, named by the label or not, or that some lack; empty if there is one method."""
+    configs = [group.config for group in study.groups]
+    keys = [key for key in dict.fromkeys(chain(*configs)) if len({config.get(key) for config in configs}) > 1]
     if not keys:
         return []
     records = [{"method": group.label} | {key: group.config.get(key, "") for key in keys} for group in study.groups]

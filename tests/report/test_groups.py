@@ -4,6 +4,7 @@ import pytest
 
 from fl_lightning.report.groups import group_runs
 from fl_lightning.report.runs import read_runs
+from fl_lightning.report.tables import settings
 
 
 @pytest.fixture
@@ -63,6 +64,18 @@ def test_labels(write_run, groups, changes, labels):
     for number, change in enumerate(changes):
         write_run(f"run_{number}", CURVE, **change)
     assert [group.label for group in groups()[0]] == labels
+
+
+def test_settings_list_what_only_one_method_has(write_run, study):
+    """The label leaves mu out."""
+    write_run("a", CURVE)
+    write_run("b", CURVE, model="FedProx", model__mu=0.1)
+    (table,) = settings(study())
+    assert table.columns == ["method", "model", "model.mu"]
+    assert table.rows == [
+        ["FedAvg, CrossEntropy", "fl_lightning.FedAvg", "-"],
+        ["FedProx, CrossEntropy", "fl_lightning.FedProx", "0.1"],
+    ]
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(write_run, groups):
