@@ -109,7 +109,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         low=0,
     ),
     "flashback": Definition(
-        "forgetting from the best F", f"{_FLASHBACK}, equation 2", "classes", _FROM_BEST, forgetting_from_best
+        "forgetting from the best F, last", f"{_FLASHBACK}, equation 2", "classes", _FROM_BEST, forgetting_from_best
     ),
     "fedntd": Definition("forgetting of FedNTD", "Lee et al., NeurIPS 2022", "classes", _FROM_BEST, forgetting_from_best),
     "chaudhry": Definition(

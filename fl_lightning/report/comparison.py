@@ -119,7 +119,8 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
         f"{metric}, best": lambda run: float(run.log.scalars[metric].after(0).values.max()),
     }
     for name in sorted(name for name in common if name.startswith(_FORGETTING)):
-        measures[f"{forgetting_name(name)}, mean"] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
+        label = f"{forgetting_name(name)}, mean over rounds"
+        measures[label] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
     if "communication/total_up" in common:
         measures["MB up"] = lambda run: megabytes(run, "up")
     if "communication/total_seconds" in common:

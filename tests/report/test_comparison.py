@@ -34,7 +34,7 @@ def test_two_runs(write_run, sides):
     assert outcome.rows[:3] == [
         ["test/accuracy, final", "0.250", "0.750", "+0.500 (1)", "-"],
         ["test/accuracy, best", "0.500", "0.750", "+0.250 (1)", "-"],
-        ["client forgetting F_ki, mean", "0.250", "0.250", "+0.000 (1)", "-"],
+        ["client forgetting F_ki, mean over rounds", "0.250", "0.250", "+0.000 (1)", "-"],
     ]
     assert outcome.columns[0] == "measure"
     assert remarks == []

@@ -41,6 +41,7 @@ def test_classes_that_arrive(write_run, no_pictures, tmp_path):
     report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,flashback_round")
     (row,) = cells(tmp_path / "report")
     assert [float(row[f"{name}_mean"]) for name in ("flashback", "flashback_round")] == [0.5, 0.25]
+    assert "flashback: forgetting from the best F, last" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_every_kind_of_matrix(run_of_all_kinds, no_pictures, tmp_path):
