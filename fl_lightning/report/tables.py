@@ -105,7 +105,7 @@ def number(value: float, form: str) -> str:
 def compared(differences: Spread, p: float, *, has_interval: bool = False) -> list[str]:
     """Cells of a test: ``+0.012 (3)``, the mean difference and over how many seeds, its interval if it has a column, and p."""
     pairs = f" ({len(differences.values)})" if differences.values else ""
-    return [number(differences.mean, "+z.3f") + pairs, *([interval(differences)] if has_interval else []), number(p, ".2g")]
+    return [number(differences.mean, "+z.3f") + pairs, *([interval(differences)] if has_interval else []), number(p, ".3g")]
 
 
 def baseline_note(study: Study, tests: int, what: str = "") -> str:
