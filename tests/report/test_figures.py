@@ -39,6 +39,14 @@ def test_seeds_without_a_common_round_have_no_curve(write_run, study):
         figure.draw_without_rendering()
 
 
+def test_ticks_of_rounds_are_whole_numbers():
+    """Steps of 2.5 fit best into 12 rounds; on an axis of bytes they stay."""
+    for name, whole in (("round", True), ("MB", False)):
+        figure = figures.by_condition({"": [None]}, lambda axes, group: axes.plot([0, 12], [0, 1], label="a"), name, "accuracy")
+        ticks = figure.axes[0].get_xticks()
+        assert all(tick == round(tick) for tick in ticks) == whole, ticks
+
+
 def test_one_seed_has_no_band(axes):
     figures.draw_band(axes, np.array([1, 2]), np.array([[0.25, 0.5]]), "red", "FedAvg")
     assert len(axes.collections) == 0
