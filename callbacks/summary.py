@@ -28,7 +28,14 @@ from fl_lightning.state.atomic_files import atomic_write
 
 TestAccuracy = Literal["best", "last", "last_rounds_mean", "moving_average"]
 _NEWEST = 10  # evaluations in the moving average
-_PERSONAL_IN_TABLE = ("/std", "/worst_decile", "fine_tuned_mean", "new_clients_mean")
+_PERSONAL_IN_TABLE = {  # endings of tags below personal/, in words
+    "std": "std over clients",
+    "worst_decile": "worst tenth of clients",
+    "fine_tuned_mean": "fine-tuned",
+    "new_clients_mean": "new clients",
+    "new_clients_fine_tuned_mean": "new clients, fine-tuned",
+}
+_LEFT_OUT_IN_TABLE = 3  # clients
 
 
 class RunSummary(FederatedCallback):
@@ -217,8 +224,9 @@ def _print_table(results: dict[str, Any]) -> None:
             table.add_row(f"best {label}", f"{readings['best']:.4f} in round {readings['best_round']}")
             table.add_row(f"final {label}", f"{readings['last_rounds_mean']:.4f}, {_span(readings)}")
     for name, value in results["personal"].items():
-        if name.endswith(_PERSONAL_IN_TABLE):
-            table.add_row(name, f"{value:.4f}")
+        *_, samples, kind = name.split("/")
+        if kind in _PERSONAL_IN_TABLE:
+            table.add_row(f"{samples.replace('_', '-')} accuracy, {_PERSONAL_IN_TABLE[kind]}", f"{value:.4f}")
     for target, round in results["rounds_to_target"].items():
         table.add_row(f"{target} of test accuracy reached", "not reached" if round is None else f"in round {round}")
     for name, value in results["newest_forgetting"].items():
@@ -247,8 +255,10 @@ def _print_table(results: dict[str, Any]) -> None:
         after = "" if origin["round"] is None else f", after its round {origin['round']}"
         table.add_row("initial weights", f"{origin['file']}{after}")
     table.add_row("bytes sent", f"{decimal(results['bytes_down'])} down, {decimal(results['bytes_up'])} up")
-    for client, rounds in results["clients_left_out"].items():
+    for client, rounds in list(results["clients_left_out"].items())[:_LEFT_OUT_IN_TABLE]:
         table.add_row(f"client {client} left out", f"its update was not finite in {rounds} of its rounds")
+    if (more := len(results["clients_left_out"]) - _LEFT_OUT_IN_TABLE) > 0:
+        table.add_row(f"{counted(more, 'more client')} left out", "see clients_left_out in results.json")
     if undone := results["rounds_undone"]:
         what = f"{len(undone)}, last round {undone[-1]}: the server's step made the model non-finite"
         table.add_row("rounds undone", what)

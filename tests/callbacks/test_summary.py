@@ -98,29 +98,42 @@ def test_targets_out_of_range_are_refused(target):
         RunSummary(targets=[0.5, target])
 
 
-def test_positive_is_forgetting_in_the_table_and_zero_has_no_sign(capsys):
-    """F_ki is logged with the other sign, and 0.00001 of it is 0.0000 and not -0.0000."""
+def test_rows_of_the_table(capsys, monkeypatch):
+    """Tags are in words. F_ki is logged with the other sign, and 0.00001 of it is 0.0000 and not -0.0000."""
     forgetting = {"forgetting/client_mean": 0.00001, "forgetting/every_5": 0.125}
     forgetting["forgetting/client_worst"] = -0.25
     results = {"method": "FedAvg", "loss": "CE()", "learner": None, "rounds": 3}
     results |= {"test_accuracy": {}, "val_accuracy": {}, "rounds_to_target": {}}
     results |= {"newest_forgetting": forgetting, "tasks": {"tasks/backward_transfer": -0.5}, "privacy": {}, "bytes_down": 0}
     results |= {
-        "personal": {},
+        "personal": {
+            "personal/cohort_after_std": 0.5,
+            "personal/held_out/mean": 0.5,
+            "personal/held_out/new_clients_fine_tuned_mean": 0.75,
+            "personal/validation/worst_decile": 0.25,
+        },
         "reference": {"reference/old/accuracy": 0.25, "reference/old/accuracy_before": 0.75},
         "wise_ft": {},
         "ccvr": {},
     }
-    results |= {"bytes_up": 0, "rounds_undone": [], "clients_left_out": {}, "largest_update": None, "initial_weights": None}
+    results |= {"bytes_up": 0, "rounds_undone": [], "largest_update": None, "initial_weights": None}
+    results["clients_left_out"] = {str(client): 2 for client in range(5)}
     results |= {"rounds_lost": [], "update_before_lost_rounds": None, "rounds_without_update": 0, "far_update": None}
+    monkeypatch.setenv("COLUMNS", "120")
     _print_table(results)
     out = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
-    assert rows[:-1] == [
+    left_out = "its update was not finite in 2 of its rounds"
+    assert rows == [
+        ["held-out accuracy, new clients, fine-tuned", "0.7500"],
+        ["validation accuracy, worst tenth of clients", "0.2500"],
         ["client forgetting F_ki, last", "0.0000"],
         ["forgetting over 5 rounds F_t, last", "0.1250"],
         ["client forgetting F_k, worst, last", "0.2500"],
         ["accuracy on old", "0.2500, 0.7500 before"],
         ["tasks/backward_transfer", "-0.5000, negative is forgetting"],
+        ["bytes sent", "0 bytes down, 0 bytes up"],
+        *([f"client {client} left out", left_out] for client in range(3)),
+        ["2 more clients left out", "see clients_left_out in results.json"],
     ]
     assert "Positive forgetting is a loss of accuracy." in out
