@@ -168,7 +168,7 @@ def _outcome(found: Sequence[Pair], measures: dict[str, Measure]) -> Table:
     )
     columns = [*(["runs"] if len(found) > 1 else []), "measure", "first", "second", "second - first (pairs)"]
     columns += [*(["its 95 % interval"] if has_intervals else []), "p (Holm)"]
-    return Table("comparison", "Comparison", note, columns, rows, records)
+    return Table("comparison", "Comparison", note, columns, rows, records, texts=columns.index("first"))
 
 
 def _scores(pair: Pair, measure: Measure) -> tuple[dict[int, float], dict[int, float]]:
@@ -185,10 +185,9 @@ def show(settings: Table, outcome: Table) -> None:
 
 
 def _drawn(table: Table) -> rich_table.Table:
-    numbers_from = table.columns.index("first")
     drawn = rich_table.Table(title=table.title, title_justify="left")
     for place, column in enumerate(table.columns):
-        drawn.add_column(column, justify="right" if place >= numbers_from else "left", overflow="fold")
+        drawn.add_column(column, justify="right" if place >= table.texts else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(one_line(cell)) for cell in row))
     return drawn

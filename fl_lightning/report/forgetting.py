@@ -126,4 +126,4 @@ def _tests(study: Study, table: Table, groups: Sequence[Group], measures: Sequen
     tests = baseline_note(study, sum(not math.isnan(p) for p in corrected))
     note = f"Mean ± standard deviation over seeds; the interval is that of the mean, {INTERVAL_IS}. {tests} {DASH} where there "
     note += "are too few seeds, no baseline under the same condition, or no variation."
-    return [Table(f"{table.name}_tests", f"{table.title}: intervals and tests", note, columns, rows, records)]
+    return [Table(f"{table.name}_tests", f"{table.title}: intervals and tests", note, columns, rows, records, texts=2)]

@@ -16,11 +16,12 @@ def latex_table(table: Table) -> str:
     r"""The rows of a table as LaTeX, which needs the packages booktabs and siunitx (version 3, of 2021, or later).
 
     Numbers of a column are aligned by their points, and other text is centred; a column without a number is aligned to the
-    right, the first to the left. The best is bold, the second best underlined. Any text is shown as it is. The note is a
-    comment above.
+    right, and columns of text to the left. The best is bold, the second best underlined. Any text is shown as it is. The note
+    is a comment above.
     """
     columns = [_column(cells) for cells in zip(*(row[1:] for row in table.rows), strict=True)] or ["r"] * len(table.columns[1:])
-    aligned = [False, *(column != "r" for column in columns)]
+    columns[: table.texts - 1] = "l" * (table.texts - 1)
+    aligned = [False, *("S" in column for column in columns)]
     heads = [_braced(latex(name)) if numbers else latex(name) for name, numbers in zip(table.columns, aligned, strict=True)]
     rows = [
         [_cell(table, number, column, cell, aligned[column]) for column, cell in enumerate(cells)]

@@ -25,6 +25,7 @@ class Table:
     records: Sequence[Mapping[str, object]]
     bold: Cells = frozenset()  # the best of its kind
     underlined: Cells = frozenset()  # the second best
+    texts: int = 1  # columns from the left that are aligned to the left; the others have numbers
 
 
 def overview(study: Study) -> Table:

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from fl_lightning.report.latex import latex_table
+from fl_lightning.report.page import Report, write_report
 from fl_lightning.report.scores import final_accuracy
 from fl_lightning.report.tables import Table
 
@@ -47,6 +48,15 @@ MOON & 10.5{\llap{\underline{\phantom{$10.5$}}}} & -0.250 & -- \\
 def test_columns_have_space_for_their_numbers(cells, column):
     text = latex_table(Table("x", "", "", ["a", "b"], [["", cell] for cell in cells], []))
     assert f"\\begin{{tabular}}{{l{column}}}" in text.splitlines()
+
+
+def test_columns_of_text_are_on_the_left_and_numbers_on_the_right(tmp_path):
+    """In LaTeX, Markdown and HTML."""
+    table = Table("x", "", "", ["method", "measure", "mean"], [["FedAvg", "F_t", "0.5"]], [], texts=2)
+    assert r"\begin{tabular}{llS[table-format=1.1]}" in latex_table(table)
+    write_report(Report("Title", [], [], [table], [], []), tmp_path)
+    assert "\n| --- | --- | ---: |\n" in (tmp_path / "report.md").read_text()
+    assert '<td class="text">F_t</td><td>0.5</td>' in (tmp_path / "report.html").read_text().replace("\n", "").replace("  ", "")
 
 
 def test_any_text_is_shown_as_it_is():
