@@ -105,8 +105,9 @@ def test_the_documented_scaffold_keeps_its_variates(documented, fit, toy_data):
         x = [w + m for w, m in zip(x, mean_change)]
         c = [cs + m for cs, m in zip(c, mean_variate_change)]
     torch.testing.assert_close(method.net.weight.detach(), x[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.c_0, c[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.stored.states.read(1).method["c_0"], variates[1][0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.server_states.tensors("variate")["weight"], c[0], atol=1e-12, rtol=0)
+    kept = method.stored.states.read(1).method["variate"]
+    torch.testing.assert_close(kept["weight"], variates[1][0], atol=1e-12, rtol=0)
 
 
 def test_the_documented_command_runs(my_method, command_line):
