@@ -136,8 +136,9 @@ def _check_sizes(sizes: np.ndarray, parts: dict[str, np.ndarray], val_fraction: 
             client = int(counts.argmin())
             given = " and ".join(f"{key} is {fractions[key]}" for key in keys)
             raise ValueError(
-                f"{given}, which leaves client {client} of {sizes[client]} samples without a {kind} sample: lower "
-                f"data.num_clients, choose a more even data.partition or set {' or '.join(keys)} to 0"
+                f"{given}, which leaves client {client} of {sizes[client]} samples without a {kind} sample: give it "
+                "more samples or leave it out, lower data.num_clients, choose a more even data.partition or set "
+                f"{' or '.join(keys)} to 0"
             )
 
 

@@ -53,8 +53,8 @@ def test_a_client_that_is_left_nothing_is_named(val, test, kind):
     keys = ["data.val_fraction", "data.test_fraction"] if val else ["data.test_fraction"]
     given = " and ".join(f"{key} is {value}" for key, value in zip(keys, (val, test) if val else (test,)))
     assert str(error.value) == (
-        f"{given}, which leaves client 1 of 2 samples without a {kind} sample: lower data.num_clients, choose a more even "
-        f"data.partition or set {' or '.join(keys)} to 0"
+        f"{given}, which leaves client 1 of 2 samples without a {kind} sample: give it more samples or leave it out, lower "
+        f"data.num_clients, choose a more even data.partition or set {' or '.join(keys)} to 0"
     )
 
 
