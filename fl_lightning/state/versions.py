@@ -98,15 +98,17 @@ def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | No
         ckpt_path: the user's text, for messages.
 
     Raises:
-        FileNotFoundError: if an older version has one, but the newest does not.
+        FileNotFoundError: if an older version has one, but the newest does not; or the newest has only ``last``.
     """
     present = versions(run_folder)
     found = [path for version in present if (path := version / "checkpoints" / f"{name}.ckpt").exists()]
-    if found and found[-1].parent.parent != present[-1]:
-        raise FileNotFoundError(
-            f"ckpt_path is {ckpt_path}, but {present[-1]}, the newest version, has no {name}.ckpt: remove that folder, or give "
-            f"the path of an older version's, {found[-1]}"
-        )
+    without = present and not (present[-1] / "checkpoints" / f"{name}.ckpt").exists()
+    said = f"ckpt_path is {ckpt_path}, but {present[-1]}, the newest version, has no {name}.ckpt" if without else ""
+    older = f", or give the path of an older version's, {found[-1]}" if found else ""
+    if without and (present[-1] / "checkpoints" / "last.ckpt").exists():
+        raise FileNotFoundError(f"{said}, as it ran without validation or on tasks: use last{older}")
+    if without and found:
+        raise FileNotFoundError(f"{said}: remove that folder{older}")
     return found[-1] if found else None
 
 

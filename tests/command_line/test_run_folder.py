@@ -36,7 +36,7 @@ def test_a_new_run_begins_where_there_is_none(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("best", "ckpt_path is best, but .*digits holds no such checkpoint: leave ckpt_path out to start a new run"),
+        ("best", "ckpt_path is best, but .*version_1, the newest version, has no best.ckpt, as it ran without .*: use last$"),
         ("nowhere.ckpt", "ckpt_path is nowhere.ckpt, which does not exist: give last, best, last_if_any or a file"),
     ],
 )
@@ -48,6 +48,14 @@ def test_what_is_not_there_is_named(run, name, message):
 def test_an_evaluation_begins_nothing(tmp_path):
     with pytest.raises(FileNotFoundError, match="ckpt_path is last_if_any, but .* holds no such checkpoint"):
         find_checkpoint("last_if_any", tmp_path, may_begin=False)
+
+
+def test_a_run_without_validation_is_not_to_be_removed(run):
+    (run / "version_0" / "checkpoints" / "best.ckpt").touch()
+    with pytest.raises(
+        FileNotFoundError, match=r": use last, or give the path of an older version's, .*version_0.*best\.ckpt$"
+    ):
+        find_checkpoint("best", run, may_begin=False)
 
 
 @pytest.mark.parametrize(("root", "folder"), [("runs", "elsewhere/digits"), ("D", "D/digits")])
