@@ -450,6 +450,13 @@ def test_help_lists_the_subcommands(command_line):
         assert name in result.stdout
 
 
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_an_evaluation_needs_the_config_of_its_run(main, command):
+    code, _, error = main(command, "--ckpt_path", "best")
+    assert code == 1
+    assert error.endswith("model.net is missing: give --config RUN/config.yaml, the config of the run of the checkpoint\n")
+
+
 def test_fit_needs_a_net(main):
     """A bare fit says what is missing and how to give it."""
     code, _, error = main("fit")
