@@ -275,20 +275,20 @@ def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_
         assert "trainer.strategy.peer_timeout is 5 s" in error
     else:
         assert process.returncode == 128 + signal.SIGTERM
-        assert error == "fl-lightning: stopped after round 2: resume from the last checkpoint with --ckpt_path last\n"
+        assert error == "fl-lightning: stopped after round 2: --ckpt_path last resumes after round 2\n"
     assert error.count("\n") == 1
     assert ends(other)
 
 
 def test_a_client_that_hangs_does_not_keep_a_run(command_line, tmp_path):
     """SIGTERM to a run of one process, whose handler would wait for the end of the round: it ends within seconds."""
-    (tmp_path / "busy.py").write_text(BUSY)
+    (tmp_path / "busy.py").write_text(BUSY.replace("step == 2", "step == 3"))
     process = command_line(*RUN, "--model", "busy.Busy", wait=False)
     wait_for(tmp_path / "pid_0", process)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
-    assert error == "fl-lightning: stopped after round 2: resume from the last checkpoint with --ckpt_path last\n"
+    assert error == "fl-lightning: stopped after round 3: --ckpt_path last resumes after round 2\n"
 
 
 EARLY = """
