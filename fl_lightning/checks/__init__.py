@@ -105,7 +105,7 @@ def in_code_of(key: str, given: object) -> Iterator[None]:
 
 
 def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpack[Limits]) -> None:
-    """Refuse a number outside of its range; None, NaN and texts are outside of any.
+    """Refuse a number outside of its range; None, NaN, texts and lists are outside of any.
 
     >>> check_range("model.mu", -1, at_least=0, hint="0 is FedAvg")
     Traceback (most recent call last):
@@ -168,12 +168,11 @@ def check_each(key: str, values: Iterable[float], *, hint: str = "", **limits: U
             raise ArgumentError(key, f"has {value}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
 
 
-def _within(value: float | None, limits: Limits) -> bool:
-    return (
-        value is not None
-        and not isinstance(value, str)
-        and all(_COMPARISONS[name][0](value, limit) for name, limit in limits.items())
-    )
+def _within(value: Any, limits: Limits) -> bool:
+    try:
+        return all(_COMPARISONS[name][0](value, limit) for name, limit in limits.items())
+    except TypeError:  # no number, such as None, a text or a list
+        return False
 
 
 def _shown(value: object) -> str:

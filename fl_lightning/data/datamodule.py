@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_range, check_whole
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.client_batches import ShardBatches
 from fl_lightning.data.client_sampler import ClientSampler
@@ -320,10 +320,10 @@ class FederatedDataModule(LightningDataModule):
 
 
 def _check_settings(data: FederatedDataModule) -> None:
-    check_range("data.num_clients", data.num_clients, at_least=1)
+    check_whole("data.num_clients", data.num_clients, at_least=1)
     if data.batch_size is not None:
-        check_range("data.batch_size", data.batch_size, at_least=1, hint="null is all samples of a client")
-    check_range("data.eval_batch_size", data.eval_batch_size, at_least=1)
+        check_whole("data.batch_size", data.batch_size, at_least=1, hint="null is all samples of a client")
+    check_whole("data.eval_batch_size", data.eval_batch_size, at_least=1)
     check_range("data.val_fraction", data.val_fraction, at_least=0, below=1, hint="the papers use 0.1")
     check_range("data.test_fraction", data.test_fraction, at_least=0, below=1, hint="0 holds out nothing")
     if data.val_fraction + data.test_fraction >= 1:
@@ -336,12 +336,12 @@ def _check_settings(data: FederatedDataModule) -> None:
         if data.tasks.global_model:
             tested = "has its model tested on the test samples of data.source: set it to 0"
         raise ValueError(f"data.test_fraction is {data.test_fraction}, but data.tasks {tested}")
-    check_range("data.public_size", data.public_size, at_least=0, hint="0 leaves the server without samples")
+    check_whole("data.public_size", data.public_size, at_least=0, hint="0 leaves the server without samples")
     if data.public_size > 0 and data.tasks is not None:
         raise ValueError(f"data.public_size is {data.public_size}, but data.tasks gives all samples to clients: set it to 0")
     check_choice("data.storage", data.storage, Storage)
-    check_range("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
-    check_range("data.monitor_test", data.monitor_test, at_least=0, hint="0 changes no test sample")
+    check_whole("data.num_workers", data.num_workers, at_least=0, hint="0 reads in the training process")
+    check_whole("data.monitor_test", data.monitor_test, at_least=0, hint="0 changes no test sample")
     check_statistics(data.mean, data.std)
 
 

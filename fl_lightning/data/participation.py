@@ -8,7 +8,7 @@ from textwrap import shorten
 
 import numpy as np
 
-from fl_lightning.checks import check_range, counted, in_code_of
+from fl_lightning.checks import check_range, check_whole, counted, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
 from fl_lightning.protocol.devices import Devices
 
@@ -140,5 +140,5 @@ def cohort_size(clients_per_round: int | float, num_clients: int) -> int:
         check_range("data.clients_per_round", clients_per_round, above=0, at_most=1, hint=hint)
         return max(int(clients_per_round * num_clients + 1e-9), 1)
     hint = f"data.num_clients is {num_clients}"
-    check_range("data.clients_per_round", clients_per_round, at_least=1, at_most=num_clients, hint=hint)
+    check_whole("data.clients_per_round", clients_per_round, at_least=1, at_most=num_clients, hint=hint)
     return clients_per_round

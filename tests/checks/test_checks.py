@@ -31,6 +31,7 @@ def test_the_examples_in_docstrings_give_what_they_say(module):
         (math.nan, {"at_least": 0}, "model.mu is nan, must be at least 0"),
         (math.nan, {"at_most": 1}, "model.mu is nan, must be at most 1"),
         (None, {"at_least": 1}, "model.mu is None, must be at least 1"),
+        ([8], {"at_least": 1}, "model.mu is [8], must be at least 1"),
     ],
 )
 def test_a_number_outside_of_its_range_is_refused(value, limits, message):

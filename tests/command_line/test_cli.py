@@ -173,7 +173,7 @@ def test_printed_configs_parse_again(main, tmp_path, name):
         ("TruncatedCrossEntropy", "TruncatedCrossEntrop", "did you mean TruncatedCrossEntropy?"),
         ("fl_lightning.FedAvg", "fl_lightning.FedAvgg", "model is fl_lightning.FedAvgg: "),
         ("num_clients: 20", "num_client: 20", "data.num_client is not an option here"),
-        ("num_clients: 20", "num_clients:", "data.num_clients is None, must be at least 1"),
+        ("num_clients: 20", "num_clients:", "data.num_clients is None, must be a whole number"),
         ("alpha: 0.1", "alpha: abc", "data.partition.alpha is abc, must be"),
         ("num_clients: 20", "num_clients: [", "config is mine.yaml, which is not YAML"),
     ],

@@ -3,6 +3,7 @@
 import gc
 import inspect
 import math
+import re
 import tracemalloc
 from collections import Counter
 from types import SimpleNamespace
@@ -192,6 +193,15 @@ def test_targets_belong_to_their_inputs():
             samples = batch.inputs[:, 0].long()
             assert torch.equal(batch.targets, samples % 3)
             assert not held_out & set(samples.tolist())
+
+
+@pytest.mark.parametrize(
+    "key", ["num_clients", "clients_per_round", "batch_size", "eval_batch_size", "public_size", "num_workers", "monitor_test"]
+)
+@pytest.mark.parametrize(("value", "shown"), [([8], "[8]"), ("8", "'8'")])
+def test_what_is_no_whole_number_is_refused(key, value, shown):
+    with pytest.raises(ValueError, match=rf"^data\.{key} is {re.escape(shown)}, must be a whole number"):
+        FederatedDataModule(**{key: value})
 
 
 @pytest.mark.parametrize("batch_size", [None, 12, 100])
