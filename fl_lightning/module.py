@@ -5,7 +5,8 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 """
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, ServerWeighting, joined
-from fl_lightning.checks import check_choice
+from fl_lightning.checks import check_choice, did_you_mean
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
@@ -82,6 +83,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         common: arguments of :class:`fl_lightning.algorithm.LocalTraining`.
 
     Raises:
+        TypeError: if the method has no argument of a given name.
         ValueError: if a value is out of range.
     """
 
@@ -99,6 +101,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         initial_weights: str | None = None,
         **common: Unpack[AlgorithmArguments],
     ) -> None:
+        _check_names(type(self), common)
         super().__init__(net, **common)
         self.automatic_optimization = False
         self.server_optimizer = optimizer_builder("model.server_optimizer", server_optimizer)
@@ -427,6 +430,15 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
 def _protection(method: FederatedModule) -> Protection:
     """What the defence changes at the clients, if there is one."""
     return Protection() if method.privacy is None else method.privacy.protection(method.seed)
+
+
+def _check_names(method: type, names: Collection[str]) -> None:
+    """Refuse arguments that no class of the method takes: Python's error names the last of these classes."""
+    known = [*CommonArguments.__annotations__, *inspect.signature(method).parameters]
+    for name in names:
+        if name not in AlgorithmArguments.__annotations__:
+            cure = did_you_mean(name, known, otherwise=f"the common ones are {', '.join(CommonArguments.__annotations__)}")
+            raise TypeError(f"{name} is not an argument of {method.__name__}: {cure}")
 
 
 def _check_settings(method: FederatedModule) -> None:

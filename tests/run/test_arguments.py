@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack, get_type_hints
 
 import pytest
+import torch
 from jsonargparse import ArgumentParser
 
 from fl_lightning import CommonArguments, FederatedAlgorithm, FederatedModule, Net, methods
@@ -55,6 +56,16 @@ def test_the_command_line_has_their_defaults(kind):
     expected = {name: one.default for parameters in signatures for name, one in parameters.items()}
     for name in ("learning_rate_decay", "local_steps", "server_weighting", "engine", "client_state", "tasks"):
         assert defaults[name] == expected[name], name
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("local_step", "did you mean local_steps?"), ("muu", "did you mean mu?"), ("lr", "the common ones are loss, ")],
+)
+def test_an_argument_that_is_none_is_named_with_the_method(name, cure):
+    with pytest.raises(TypeError) as error:
+        Mine(torch.nn.Linear(2, 2), **{name: 3})
+    assert str(error.value).startswith(f"{name} is not an argument of Mine: {cure}")
 
 
 SNIPPET = """
