@@ -65,6 +65,17 @@ def test_epsilon_is_logged_unasked():
     assert method.newest["privacy/epsilon"] == pytest.approx(epsilon({(1.0, 1.0): 2}, 1e-5))
 
 
+def test_an_evaluation_continues_no_fit(tmp_path, capsys):
+    """By the trainer of that fit, which still has the callbacks of it."""
+    inputs, targets = torch.randn(20, 4), torch.arange(20) % 2
+    data = from_arrays(inputs, targets, [range(10), range(10, 20)], test_inputs=inputs, test_targets=targets)
+    method, trainer = FedAvg(torch.nn.Linear(4, 2), local_steps=1), Trainer(max_steps=1, default_root_dir=tmp_path, **QUIET)
+    trainer.fit(method, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    trainer.test(method, data, ckpt_path=tmp_path / "one.ckpt", verbose=False)
+    assert "The fit continues" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", [PrivacyBudget, RoundProgressBar, RunSummary])
 def test_a_given_callback_stands_for_its_kind(kind):
     given = kind()

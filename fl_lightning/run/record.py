@@ -73,6 +73,8 @@ class RunRecord(Callback):
             checkpoint["event_files"] = {_identity(path): path.stat().st_size for path in self._files(trainer)}
 
     def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn != "fit":  # an evaluation by the trainer of a fit
+            return
         self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
         rank_zero_only(print)(f"The fit continues after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
