@@ -28,19 +28,22 @@ class LastCheckpoint(Checkpoint):
 
     Args:
         every: the interval where nothing is evaluated, rounds or time.
-
-    Attributes:
-        round: that of ``last.ckpt``; 0 if there is none.
     """
 
     def __init__(self, folder: Path, every: int | timedelta) -> None:
         self.folder, self.every = folder, every
         self._written_at = monotonic()
-        self.round = 0
+        self._round: int | None = None  # that of last.ckpt, where it is known
+
+    def resuming(self) -> str:
+        """How a stopped fit resumes, in words."""
+        if not (self.folder / "last.ckpt").exists():
+            return "there is no checkpoint to resume from"
+        return "resume with --ckpt_path last" + (f", after round {self._round}" if self._round is not None else "")
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if Path(str(trainer.ckpt_path)).resolve().parent == self.folder.resolve():
-            self.round = checkpoint["global_step"]
+        if Path(str(trainer.ckpt_path)).resolve() == (self.folder / "last.ckpt").resolve():
+            self._round = checkpoint["global_step"]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if not has_evaluations(trainer) and (self._is_due(trainer) or trainer.should_stop):
@@ -53,7 +56,7 @@ class LastCheckpoint(Checkpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero and (unfinished := self.folder / _UNFINISHED).exists():
             unfinished.replace(self.folder / "last.ckpt")
-            self.round = trainer.global_step
+            self._round = trainer.global_step
 
     def _is_due(self, trainer: Trainer) -> bool:
         if isinstance(self.every, timedelta):  # which the processes do not measure alike
@@ -65,4 +68,4 @@ class LastCheckpoint(Checkpoint):
         trainer.save_checkpoint(path, weights_only=False)  # else Lightning prints a line each time
         self._written_at = monotonic()
         if not trainer.should_stop:
-            self.round = trainer.global_step
+            self._round = trainer.global_step

@@ -242,9 +242,8 @@ class TrainerCommand:
         if self.command == "fit" and self.trainer.global_step == 0:
             line = "stopped before the end of the first round"
         elif self.command == "fit":
-            saved = next((one.round for one in self.trainer.callbacks if isinstance(one, LastCheckpoint)), 0)
-            resumes = f"--ckpt_path last resumes after round {saved}" if saved else "there is no checkpoint to resume from"
-            line = f"stopped after round {self.trainer.global_step}: {resumes}"
+            kept = [one.resuming() for one in self.trainer.checkpoint_callbacks if isinstance(one, LastCheckpoint)]
+            line = ": ".join([f"stopped after round {self.trainer.global_step}", *kept])
         print(f"fl-lightning: {line}", file=sys.stderr, flush=True)
 
     def _prediction_path(self) -> Path:

@@ -81,7 +81,7 @@ def by_condition(
             draw(axes, group)
         axes.set(title=wrapped(condition, width), xlabel=xlabel)
         if xlabel == "round":
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params("x", integer=True)
     for axes in grid[:: round(figure.get_figwidth() / width)]:  # the left column
         axes.set_ylabel(wrapped(ylabel, _SHAPE * width))
     legend_below(figure, grid)

@@ -218,7 +218,7 @@ def test_a_stopped_run_does_not_look_finished(command_line, tmp_path, number):
     process.send_signal(number)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number, error
-    assert "resume from the last checkpoint with --ckpt_path last" in error
+    assert re.search(r"stopped after round \d+: resume with --ckpt_path last, after round \d+$", error.strip())
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_a_run_of_two_processes_ends_with_the_first_that_does(command_line, tmp_
         assert "trainer.strategy.peer_timeout is 5 s" in error
     else:
         assert process.returncode == 128 + signal.SIGTERM
-        assert error == "fl-lightning: stopped after round 2: --ckpt_path last resumes after round 2\n"
+        assert error == "fl-lightning: stopped after round 2: resume with --ckpt_path last, after round 2\n"
     assert error.count("\n") == 1
     assert ends(other)
 
@@ -288,7 +288,7 @@ def test_a_client_that_hangs_does_not_keep_a_run(command_line, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
-    assert error == "fl-lightning: stopped after round 3: --ckpt_path last resumes after round 2\n"
+    assert error == "fl-lightning: stopped after round 3: resume with --ckpt_path last, after round 2\n"
 
 
 EARLY = """
