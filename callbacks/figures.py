@@ -120,7 +120,7 @@ def heatmap(
     """Draw values (rows, columns) on ``axes``: accuracies in [0, 1], or forgetting in [-1, 1] with 0 white and 1 red.
 
     NaN is left grey. Long axes show some of their labels. Cells show their numbers where these fit; else, and where both have
-    room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours. Gives the figure of the axes.
+    room, there is a colour bar. With ``gamma`` below 1 small values take more of the colours. Returns the figure of the axes.
     """
     matrix = values.detach().cpu().double().numpy()
     colors, low = ("RdBu_r", -1.0) if diverging else ("viridis", 0.0)
@@ -273,7 +273,9 @@ def over_rounds(
 def client_class_change(
     values: Tensor, holds: Tensor, clients: Sequence[int], classes: Sequence[str], title: str, on: Axes | None = None
 ) -> Figure:
-    """A client-by-class heatmap of changes, in a new figure or ``on`` axes, white at 0; classes that a client holds are framed.
+    """A client-by-class heatmap of changes on the axes ``on``, by default of a new figure.
+
+    White is 0; classes that a client holds have a frame.
 
     Args:
         values: (K, C), NaN is left grey. Colours end at -1 and 1.

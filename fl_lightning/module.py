@@ -433,7 +433,7 @@ def _protection(method: FederatedModule) -> Protection:
 
 
 def _check_names(method: type, names: Collection[str]) -> None:
-    """Refuse arguments that no class of the method takes: Python's error names the last of these classes."""
+    """Refuse arguments that the method does not take, by its name: Python's error names an internal class."""
     known = [*CommonArguments.__annotations__, *inspect.signature(method).parameters]
     for name in names:
         if name not in AlgorithmArguments.__annotations__:

@@ -44,9 +44,9 @@ class Study:
     baseline: Mapping[str, str] = field(default_factory=dict)
     # More comparisons, each of runs, by keys, with those that have other values of keys and are the same otherwise.
     further: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = ()
-    # A key whose value is chosen by mean final validation accuracy before runs are compared, such as the rate.
+    # A key, such as the rate: mean final validation accuracy chooses its value before runs are compared.
     chosen: str | None = None
-    # The measures that the claim names, whose differences are tested; empty for the first and all of forgetting.
+    # The measures that the claim names, to be tested; empty for the first and all of forgetting.
     claimed: tuple[str, ...] = ()
     # Measures that are compared with another one of the same runs, where the claim is of the same models.
     within: Mapping[str, str] = field(default_factory=dict)

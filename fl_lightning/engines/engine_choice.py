@@ -269,7 +269,10 @@ def _description(method: FederatedAlgorithm, context: RunContext, visits: Sequen
 
 
 def by_measurement(method: FederatedAlgorithm, context: RunContext, round: int, visits: Sequence[Visit]) -> Choice:
-    """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all."""
+    """The engine of ``tune``: the one with the fastest second run of a round. The first process decides for all.
+
+    The measurement leaves nothing behind: no state, no step of the server.
+    """
     seconds, failures, _ = context.ranks.broadcast(_timing(ENGINES, method, context, round, visits, 2))
     reasons = (
         f"{name} {seconds[name]:.4g} s a round" if name in seconds else f"{name} cannot run this: {failures[name]}"

@@ -101,15 +101,19 @@ def newest_checkpoint(run_folder: Path, name: Kept, ckpt_path: str) -> Path | No
         FileNotFoundError: if an older version has one, but the newest does not; or the newest has only ``last``.
     """
     present = versions(run_folder)
+    if not present:
+        return None
     found = [path for version in present if (path := version / "checkpoints" / f"{name}.ckpt").exists()]
-    without = present and not (present[-1] / "checkpoints" / f"{name}.ckpt").exists()
-    said = f"ckpt_path is {ckpt_path}, but {present[-1]}, the newest version, has no {name}.ckpt" if without else ""
+    newest = present[-1] / "checkpoints"
+    if newest / f"{name}.ckpt" in found:
+        return newest / f"{name}.ckpt"
+    said = f"ckpt_path is {ckpt_path}, but {present[-1]}, the newest version, has no {name}.ckpt"
     older = f", or give the path of an older version's, {found[-1]}" if found else ""
-    if without and (present[-1] / "checkpoints" / "last.ckpt").exists():
+    if (newest / "last.ckpt").exists():
         raise FileNotFoundError(f"{said}, as it ran without validation or on tasks: use last{older}")
-    if without and found:
+    if found:
         raise FileNotFoundError(f"{said}: remove that folder{older}")
-    return found[-1] if found else None
+    return None
 
 
 def is_complete(version: Path, ckpt_path: str | None, max_steps: int) -> bool:

@@ -66,7 +66,7 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
 
 
 class OptionParser(ArgumentParser):
-    """The parser of a command whose other options go to ``fit``; an error is a ValueError in one line."""
+    """The parser of a command that passes its other options on to ``fit``; an error is a ValueError in one line."""
 
     def __init__(self, command: str, description: str, example: str) -> None:
         how = {"formatter_class": RawDescriptionHelpFormatter, "allow_abbrev": False}
