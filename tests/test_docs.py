@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import itertools
 import json
 import re
 import runpy
@@ -326,6 +327,16 @@ def test_links_lead_somewhere():
         assert targets or page.name in ("rules.md", "adding_a_method.md")
         for target in targets:
             assert (page.parent / target).is_file(), f"{page.name} links to {target}"
+
+
+def test_headings_leave_out_no_level():
+    """A section of a section has one more ``#``: the site refuses to be built otherwise, but takes minutes to say so."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+        assert levels, page
+        for above, level in itertools.pairwise(levels):
+            assert level <= above + 1, f"{page} has a heading of level {level} below one of level {above}"
 
 
 def test_documented_keys_exist(capsys):
