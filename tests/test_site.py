@@ -195,7 +195,7 @@ def test_the_landing_pages_python_runs(tmp_path, monkeypatch, capsys):
         for name in ("test accuracy", "client forgetting F_ki, last"):
             assert re.search(rf"│ {name} +│ -?\d\.\d+", table)
     rows = re.findall(r"^\| .*\d.* \|$", page, re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert all(row in (ROOT / "README.md").read_text() for row in rows)
 
 
