@@ -1,4 +1,4 @@
-"""``python -m benchmarks --check``: eight minutes that hold speed and memory to limits, on any machine.
+"""``python -m benchmarks --check``: holds speed and memory to limits on any machine, in eight to thirty minutes.
 
 Most limits are ratios of two programs that take turns, so the speed of the machine does not matter. A value above its limit
 means that a change has made something slower. RESULTS.md has the targets.
