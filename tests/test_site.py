@@ -41,8 +41,9 @@ def test_every_method_has_a_page():
             assert section in page, f"{name}: {section}"
     assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
-    declared = "No run of it is recorded here yet. Declared to run it: [personal_dirichlet](../results.md)"
-    assert declared in pages["docs/methods/FedRep.md"]
+    of_fedrep = pages["docs/methods/FedRep.md"]
+    assert "[Personal models: CIFAR-10, Dirichlet 0.1](../results/personal_dirichlet/report.md)." in of_fedrep
+    assert "Declared to run it: [personal_shards](../results.md)." in of_fedrep
     of_lwf = pages["docs/methods/LwF.md"]
     assert "Its numbers are in [Arriving classes: digits in five tasks](../results/digits_classes/report.md)," in of_lwf
     assert "Declared to run it: [arriving_classes](../results.md)." in of_lwf
