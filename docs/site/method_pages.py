@@ -203,9 +203,9 @@ def _studies_of(name: str) -> Iterator[Study]:
 
 
 def _method_of(sweep: Sweep, model: str) -> str:
-    """The name of the class that a point gives, else that of the sweep's options or of its config."""
-    options = sweep.settings.options
-    given = model or next((after for option, after in pairwise(options) if option == "--model"), "")
+    """The name of the class that a point gives, else that of the sweep's options, its learner first, or of its config."""
+    options = dict(pairwise(sweep.settings.options))
+    given = model or options.get("--model.tasks") or options.get("--model", "")
     found = [name for name, configs in configs_by_method().items() if sweep.settings.config in configs]
     return given.rpartition(".")[2] or "".join(found[:1])
 
