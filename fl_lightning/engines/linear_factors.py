@@ -20,6 +20,8 @@ from fl_lightning.protocol import Learner, mean_gradient
 from fl_lightning.protocol.hooks import overridden
 
 _LEAST = 1 << 18  # weights of a layer: a megabyte, as smaller ones stay in the processor's cache
+# With so few samples, the product in blocks of so many rows of the weight has the same bits in half of the time.
+_FEW, _ROWS = 8, 8
 
 
 class LinearFactors:
@@ -56,7 +58,7 @@ class LinearFactors:
             for name, output_gradients, inputs in self._factors:
                 if name not in resting:
                     weight = self._weights[name]
-                    weight.addmm_(output_gradients.t(), inputs, alpha=-rates[weight])
+                    _add_product(weight, output_gradients.t(), inputs, -rates[weight])
 
     def _forward(self, layer: nn.Linear, name: str, inputs: Tensor) -> Tensor:
         if not self.is_open or inputs.ndim != 2:
@@ -84,6 +86,15 @@ class _Linear(torch.autograd.Function):
         ctx.keep(output_gradients, inputs)
         of_inputs = output_gradients @ weight if ctx.needs_input_grad[0] else None
         return of_inputs, None, output_gradients.sum(dim=0) if ctx.has_bias else None, None
+
+
+def _add_product(weight: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
+    """Add ``factor * left @ right`` to the weight in place."""
+    if len(right) > _FEW or len(left) % _ROWS:
+        weight.addmm_(left, right, alpha=factor)
+    else:
+        blocks, of_blocks = weight.unflatten(0, (-1, _ROWS)), left.unflatten(0, (-1, _ROWS))
+        blocks.baddbmm_(of_blocks, right.expand(len(blocks), -1, -1), alpha=factor)
 
 
 def steps_by_factors(method: FederatedAlgorithm, context: RunContext, optimizer: torch.optim.Optimizer) -> bool:

@@ -52,8 +52,8 @@ class InPhases(FedAvg):
         return ("0.weight",) if step % 2 else ()
 
 
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+def mlp(hidden: int = 5) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
 
 
 def federation():
@@ -80,6 +80,7 @@ def factored(engine: SequentialEngine) -> list[str]:
 
 CASES = {
     "an MLP": (FedAvg, mlp, {}, ["0.weight", "2.weight"]),
+    "blocks of rows": (FedAvg, partial(mlp, 2 * linear_factors._ROWS), {}, ["0.weight", "2.weight"]),
     "a penalty": (partial(FedProx, mu=1.0), mlp, {}, ["0.weight", "2.weight"]),
     "one layer several times": (FedAvg, Twice, {}, ["layer.weight", "last.weight"]),
     "inputs with more dimensions": (FedAvg, InParts, {}, ["first.weight", "last.weight"]),
