@@ -97,7 +97,7 @@ class Group:
 
     def _in_label(self, key: str) -> str:
         value = self.config[key]
-        if isinstance(value, str) and _class_name(value) != value:
+        if isinstance(value, str) and (key in _NAMED or _class_name(value) != value):
             return _class_name(value)
         last = key.rsplit(".", 1)[-1]
         alone = [other.rsplit(".", 1)[-1] for other in self.label_keys].count(last) == 1

@@ -12,7 +12,7 @@ import yaml
 
 from fl_lightning.report.log import Log, read_log
 from fl_lightning.report.safe_text import shortened
-from fl_lightning.run.record_lines import RECORD_FILE
+from fl_lightning.run.record_lines import RECORD_FILE, SETTINGS_FILE
 from fl_lightning.state.strict_yaml import load_yaml
 
 _MOST_BYTES = 2**24  # of a config or results; JSON takes 25 times as much memory
@@ -23,7 +23,7 @@ class Run:
     """One folder ``version_N``."""
 
     folder: Path
-    config: dict[str, Any]  # flat, see `flatten`
+    config: dict[str, Any]  # flat, see `flatten`; of a run from Python its settings
     results: dict[str, Any]  # results.json, empty where there is none
     log: Log
 
@@ -58,7 +58,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         where = ", ".join(map(str, paths))
         raise FileNotFoundError(
-            f"RUNS is {where}, which has no run: give folders of fl-lightning fit, with {RECORD_FILE} and config.yaml"
+            f"RUNS is {where}, which has no run: give folders with {RECORD_FILE} and config.yaml or {SETTINGS_FILE}"
             + "".join(f" ({remark})" for remark in remarks[:3])
         )
     return runs, remarks
@@ -67,14 +67,14 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 def reason(error: Exception) -> str:
     """Why `read_run` failed, without the folder, which the caller names."""
     if isinstance(error, RecursionError):
-        return "its results.json is too deep"
+        return f"its results.json or {SETTINGS_FILE} is too deep"
     if isinstance(error, OSError) and error.filename:
         return f"{Path(error.filename).name} cannot be read ({error.strerror})"
     return str(error)
 
 
 def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Folders with a record or with a run's config, each once, and remarks on folders that cannot be listed.
+    """Folders with a record or with a run's settings, each once, and remarks on folders that cannot be listed.
 
     Raises:
         FileNotFoundError: if one of the paths is not a folder.
@@ -89,7 +89,7 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             raise FileNotFoundError(f"RUNS has {path}, which is not a folder: give folders of runs, such as runs/digits_tce")
         for folder, inner, files in os.walk(path, onerror=skip):
             inner[:] = sorted(name for name in inner if name != "checkpoints")  # which may hold a file for each client
-            if {"config.yaml", RECORD_FILE} & set(files):
+            if {"config.yaml", SETTINGS_FILE, RECORD_FILE} & set(files):
                 found.setdefault(Path(folder).resolve(), Path(folder))
     return list(found.values()), remarks
 
@@ -100,11 +100,13 @@ def read_run(folder: Path) -> Run:
     Raises:
         ValueError, OSError, RecursionError: saying why the folder is not a run.
     """
-    if not (folder / "config.yaml").exists():
-        raise ValueError("it has no config.yaml")
+    files = (folder / name for name in ("config.yaml", SETTINGS_FILE))
+    path = next((file for file in files if file.exists()), None)
+    if path is None:
+        raise ValueError(f"it has neither config.yaml nor {SETTINGS_FILE}")
     if not (folder / RECORD_FILE).exists():
         raise ValueError(f"it has no {RECORD_FILE}")
-    config, results = _read_config(folder / "config.yaml"), _read_results(folder / "results.json")
+    config, results = _read_config(path), _read_results(folder / "results.json")
     log = read_log(folder)
     if log.remarks and not log.sessions:
         raise ValueError(f"nothing in its {RECORD_FILE} can be read")
@@ -113,21 +115,21 @@ def read_run(folder: Path) -> Run:
 
 def _read_config(path: Path) -> dict[str, Any]:
     """The flat config of a run; what a report computes with is of the type that it computes with."""
-    data = _bytes(path)
+    data, read = _bytes(path), load_yaml if path.suffix == ".yaml" else json.loads
     try:
-        config = load_yaml(data.decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+        config = read(data.decode("utf-8"))
+    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError):
         config = None
     except ValueError as error:
-        raise ValueError(f"its config.yaml is not that of a run: {shortened(str(error), 200)}") from error
-    if not isinstance(config, dict) or not {"model", "data"} <= config.keys():
-        raise ValueError("its config.yaml is not that of a run")
+        raise ValueError(f"its {path.name} is not that of a run: {shortened(str(error), 200)}") from error
+    if not isinstance(config, dict) or not ({"model", "data"} <= config.keys() or path.name == SETTINGS_FILE):
+        raise ValueError(f"its {path.name} is not that of a run")
     flat = dict(flatten(config))
     for key, (fits, kind) in _EXPECTED.items():
         if key in flat and not fits(flat[key]):
-            raise ValueError(f"its config.yaml has {key} {shortened(str(flat[key]))}, which is not a {kind}")
+            raise ValueError(f"its {path.name} has {key} {shortened(str(flat[key]))}, which is not a {kind}")
     if missing := [key for key in ("model", "data.source") if key not in flat]:
-        raise ValueError(f"its config.yaml has no {missing[0]}")
+        raise ValueError(f"its {path.name} has no {missing[0]}")
     return flat
 
 

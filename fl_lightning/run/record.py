@@ -1,5 +1,6 @@
 """RunRecord: a fit with a folder writes a record there, one fit at a time, and the record has each round once."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -12,8 +13,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
-from fl_lightning.run.record_lines import RECORD_FILE
+from fl_lightning.run.record_lines import RECORD_FILE, SETTINGS_FILE
 from fl_lightning.run.record_logger import RecordLogger
+from fl_lightning.run.settings import RunSettings
+from fl_lightning.state.atomic_files import atomic_write
 
 _EVENT_FILES = "events.out.tfevents.*"
 _WITH_FOLDER = TensorBoardLogger | CSVLogger | RecordLogger
@@ -22,6 +25,8 @@ _WITH_FOLDER = TensorBoardLogger | CSVLogger | RecordLogger
 class RunRecord(Callback):
     """Arranges the writing of ``record.jsonl``, and cuts it to its length at the checkpoint from which a fit resumes.
 
+    Where there is no config, the settings are written next to it.
+
     A checkpoint stores the lengths of the record and of its mirror, TensorBoard's event files. When a fit resumes in the same
     folder, the later lines of a killed process are cut off, since its rounds are done again. A fit that ends before it
     starts to train does not change the files. The folders that a fit writes to are locked until its process ends in any way.
@@ -29,6 +34,7 @@ class RunRecord(Callback):
 
     def __init__(self) -> None:
         self._locks = ExitStack()
+        self._folder: Path | None = None  # of the record
         self._logger: RecordLogger | None = None  # added to the trainer's own
         self._found: list[Path] = []  # event files and records of earlier fits
         self._sizes: dict[str, int] = {}  # of such a file, by its identity: its bytes when the checkpoint was written
@@ -49,8 +55,9 @@ class RunRecord(Callback):
             self._lock({Path(logger.log_dir).resolve() for logger in with_folder} | ({folder.resolve()} if folder else set()))
         recorded = [Path(logger.log_dir).resolve() for logger in with_folder if isinstance(logger, RecordLogger)]
         leaves_nothing = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
-        if folder is not None and folder.resolve() not in recorded and not leaves_nothing:
-            self._logger = RecordLogger(folder)
+        self._folder = None if leaves_nothing else folder
+        if self._folder is not None and self._folder.resolve() not in recorded:
+            self._logger = RecordLogger(self._folder)
             trainer.loggers = [*trainer.loggers, self._logger]
         self._found = list(self._files(trainer))
 
@@ -84,6 +91,10 @@ class RunRecord(Callback):
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._cut(trainer)
+        settings: RunSettings = module.settings  # pyright: ignore[reportAssignmentType]
+        if self._folder is not None and trainer.is_global_zero and not settings.of_config:
+            with atomic_write(self._folder / SETTINGS_FILE) as path:
+                path.write_text(json.dumps(settings.for_reports(trainer), indent=1), encoding="utf-8")
 
     def _cut(self, trainer: Trainer) -> None:
         """Cut the files to their lengths at the checkpoint."""

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RECORD_FILE = "record.jsonl"
+SETTINGS_FILE = "settings.json"
+"""Next to the record of a run that has no ``config.yaml``: its settings, flat, under the keys of a config."""
 MOST = 10**9
 """Rounds, and clients: no run comes to as many."""
 _LONGEST = 2**26  # bytes of a line: the accuracies of 3,500 clients on the data of each other

@@ -25,9 +25,10 @@ from torch.optim import Optimizer
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import counted
-from fl_lightning.data import FederatedDataModule, Trace
+from fl_lightning.data import FederatedDataModule, Fixed, Trace
 from fl_lightning.functional.schedules import build_schedule
 from fl_lightning.losses import Loss
+from fl_lightning.protocol import Learner
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.state.checkpoint import check_whole
 
@@ -80,6 +81,23 @@ class RunSettings:
         whole = set(limits.values()) == {"1.0"}
         may_change = _MAY_CHANGE if whole else _MAY_CHANGE - {_EVALUATION_BATCH}
         return {key: value for key, value in settings.items() if key not in may_change}
+
+    def for_reports(self, trainer: Trainer) -> Settings:
+        """The settings by which reports compare runs of different seeds, under the keys of a config."""
+        method, data, present = self.method, _data(trainer), self.present(trainer)
+        settings = {key: value for key, value in present.items() if key.startswith(("model", "data.", "trainer."))}
+        for key in ("model.seed", "data.seed"):
+            if settings[key] == method.seed:
+                del settings[key]
+        settings |= {"seed_everything": method.seed, "trainer.max_steps": trainer.max_steps}
+        settings["model"] = f"{type(method).__module__}.{_name(type(method))}"
+        settings["model.net.parameters"] = sum(weight.numel() for weight in method.net.parameters())
+        settings["model.net.structure"] = zlib.crc32(present[_LAYERS].encode())
+        if type(method.tasks) is Learner:  # which does nothing
+            settings["model.tasks"] = None
+        if isinstance(data.partition, Fixed):  # of other partitions the options say what the seed does not
+            settings["data.partition.label_counts"] = digest(data.label_counts)
+        return settings
 
     def of_method(self) -> Settings:
         """The settings of the method."""

@@ -24,7 +24,7 @@ def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
     assert [run.folder for run in runs] == [good]
     assert sorted(remarks) == sorted(
         [
-            f"{bare}: skipped, it has no config.yaml",
+            f"{bare}: skipped, it has neither config.yaml nor settings.json",
             f"{cut}: skipped, its config.yaml is not that of a run",
             f"{silent}: skipped, it has no record.jsonl",
             f"{other}: skipped, its config.yaml is not that of a run",
@@ -34,7 +34,7 @@ def test_what_is_no_run_is_skipped_and_named(write_run, tmp_path):
 
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"RUNS is .*empty, which has no run: give folders of fl-lightning fit"):
+    with pytest.raises(FileNotFoundError, match=r"RUNS is .*empty, which has no run: give folders with record.jsonl"):
         read_runs([tmp_path / "empty"])
     with pytest.raises(FileNotFoundError, match=r"RUNS has .*gone, which is not a folder: give folders of runs"):
         read_runs([tmp_path / "gone"])

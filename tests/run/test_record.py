@@ -1,5 +1,6 @@
 """One fit at a time writes to a run's folder, and a round stands in its curves once."""
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -144,7 +145,10 @@ def test_a_resumed_run_has_the_records_of_one_never_cut(fit, toy_data, tmp_path,
 
 
 def test_curves_of_another_folder_stay(fit, toy_data, tmp_path):
-    """A fit that goes on elsewhere cuts nothing, neither there nor where the checkpoint came from; a record there grows."""
+    """A fit that goes on elsewhere cuts nothing, neither there nor where the checkpoint came from.
+
+    A record there grows, and the settings are those of the newest fit, as a config's are.
+    """
     run = {"precision": "64-true", "val_check_interval": 2}
     trainer = fit(method(), toy_data(), 2, logger=TensorBoardLogger(tmp_path, "first", 0), **run)
     trainer.save_checkpoint(tmp_path / "two.ckpt")
@@ -153,6 +157,8 @@ def test_curves_of_another_folder_stay(fit, toy_data, tmp_path):
     logger = TensorBoardLogger(tmp_path, "other", 0)
     fit(method(), toy_data(), 4, logger=logger, ckpt_path=tmp_path / "two.ckpt", **run)
     after = {**contents(tmp_path / "first"), **contents(tmp_path / "other")}
+    assert json.loads(after.pop("version_0/settings.json"))["trainer.max_steps"] == 4
+    del before["version_0/settings.json"]
     record = "version_0/record.jsonl"
     grown = after.pop(record)
     assert grown.startswith(before[record])
