@@ -95,7 +95,7 @@ class RunSettings:
         settings["model.net.structure"] = zlib.crc32(present[_LAYERS].encode())
         if type(method.tasks) is Learner:  # which does nothing
             settings["model.tasks"] = None
-        if isinstance(data.partition, Fixed):  # of other partitions the options say what the seed does not
+        if isinstance(data.partition, Fixed):  # of other partitions the options and the seed decide
             settings["data.partition.label_counts"] = digest(data.label_counts)
         return settings
 
