@@ -51,7 +51,7 @@ from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import ServerStep
-from fl_lightning.run.settings import RunSettings, Settings
+from fl_lightning.run.settings import RunSettings
 from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import averages_of, check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
@@ -117,7 +117,6 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.lost_rounds = LostRounds(self.engine_name == "flower", 1 if self.aggregation is None else self.aggregation.least)
         self.evaluation = Evaluation(self, self.stored, self.log_round)
         self.settings = RunSettings(self, self.given)
-        self._settings: Settings = {}  # of the fit
         _check_settings(self)
 
     def write_to(self, folder: Path) -> None:
@@ -267,7 +266,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
-        self._settings = self.settings.present(self.trainer)
+        self.settings.of_fit = self.settings.present(self.trainer)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self, self.initial_weights, self.data.samples.input_record)
             if self.needs.initial_model:
@@ -307,7 +306,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         checkpoint["federated"] = {
             "layout": LAYOUT,
             "client_states": self.stored.saved(self.trainer),
-            "settings": self._settings,
+            "settings": self.settings.of_fit,
             "inputs": self.data.samples.input_record._asdict(),
             **{key: attrgetter(path)(self) for key, (path, _) in PROGRESS.items()},
         }

@@ -20,7 +20,7 @@ from fl_lightning.protocol import Learner, mean_gradient
 from fl_lightning.protocol.hooks import overridden
 
 _LEAST = 1 << 18  # weights of a layer: a megabyte, as smaller ones stay in the processor's cache
-# With so few samples, the product in blocks of so many rows of the weight has the same bits in half of the time.
+# With so few samples, the product in blocks of so many rows has the same bits, in half of the time on an EPYC with AVX2.
 _FEW, _ROWS = 8, 8
 
 

@@ -58,7 +58,7 @@ class RecordLogger(Logger):
         return str(self.file.parent.parent.parent)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Writes nothing: ``config.yaml`` contains them."""
+        """Writes nothing: ``config.yaml`` or ``settings.json`` contains them."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

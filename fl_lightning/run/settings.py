@@ -64,6 +64,7 @@ class RunSettings:
     method: FederatedAlgorithm
     given: Mapping[str, Any]  # to the method's class, by argument
     of_config: Settings = field(default_factory=dict)  # of method and data, if there is a config
+    of_fit: Settings = field(default_factory=dict)  # those present when the fit began
 
     def present(self, trainer: Trainer) -> Settings:
         """The settings of a trainer's run."""
@@ -83,16 +84,16 @@ class RunSettings:
         return {key: value for key, value in settings.items() if key not in may_change}
 
     def for_reports(self, trainer: Trainer) -> Settings:
-        """The settings by which reports compare runs of different seeds, under the keys of a config."""
-        method, data, present = self.method, _data(trainer), self.present(trainer)
-        settings = {key: value for key, value in present.items() if key.startswith(("model", "data.", "trainer."))}
+        """Settings of the fit by which reports compare runs of different seeds, under the keys of a config."""
+        method, data = self.method, _data(trainer)
+        settings = {key: value for key, value in self.of_fit.items() if key.startswith(("model", "data.", "trainer."))}
         for key in ("model.seed", "data.seed"):
             if settings[key] == method.seed:
                 del settings[key]
         settings |= {"seed_everything": method.seed, "trainer.max_steps": trainer.max_steps}
         settings["model"] = f"{type(method).__module__}.{_name(type(method))}"
         settings["model.net.parameters"] = sum(weight.numel() for weight in method.net.parameters())
-        settings["model.net.structure"] = zlib.crc32(present[_LAYERS].encode())
+        settings["model.net.structure"] = zlib.crc32(self.of_fit[_LAYERS].encode())
         if type(method.tasks) is Learner:  # which does nothing
             settings["model.tasks"] = None
         if isinstance(data.partition, Fixed):  # of other partitions the options and the seed decide

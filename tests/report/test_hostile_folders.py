@@ -70,8 +70,8 @@ def _recorded(content: str) -> Callable[[Path], object]:
     return _writes(_RECORD, content)
 
 
-def _settles(content):
-    """Settings in the place of the config."""
+def _has_settings(content):
+    """Settings instead of a config."""
 
     def change(folder):
         (folder / "config.yaml").rename(folder / "settings.json")
@@ -91,12 +91,12 @@ _BOMB, _WIDE = packed([0.5]) | {"shape": [1 << 20, 1 << 20]}, packed([]) | {"sha
 _YAML_BOMB = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 13))
 _BROKEN = {
     "no config": (lambda folder: (folder / "config.yaml").unlink(), "it has neither config.yaml nor settings.json"),
-    "settings cut off": (_settles('{"model": "FedAvg"'), "its settings.json is not that of a run"),
-    "settings too deep": (_settles("[" * 100_000), "too deep"),
-    "settings that are a list": (_settles("[1]"), "its settings.json is not that of a run"),
-    "settings without data": (_settles('{"model": "FedAvg"}'), "its settings.json has no data.source"),
+    "settings cut off": (_has_settings('{"model": "FedAvg"'), "its settings.json is not that of a run"),
+    "settings too deep": (_has_settings("[" * 100_000), "too deep"),
+    "settings that are a list": (_has_settings("[1]"), "its settings.json is not that of a run"),
+    "settings without data": (_has_settings('{"model": "FedAvg"}'), "its settings.json has no data.source"),
     "settings with a seed that is a word": (
-        _settles('{"model": "FedAvg", "data.source": "Digits", "seed_everything": "abc"}'),
+        _has_settings('{"model": "FedAvg", "data.source": "Digits", "seed_everything": "abc"}'),
         "its settings.json has seed_everything abc, which is not a whole number",
     ),
     "an empty config": (_writes("config.yaml", ""), _NO_RUN),

@@ -10,8 +10,10 @@ from torch import nn
 from fl_lightning import FedAvg, FederatedDataModule, FedProx, Trainer
 from fl_lightning.data import Arrays, Dirichlet, from_arrays
 from fl_lightning.losses import ReweightedSoftmax
+from fl_lightning.report.data_frame import load_runs
 from fl_lightning.report.groups import group_runs
 from fl_lightning.report.runs import read_runs
+from fl_lightning.watch.watched_runs import WatchedRuns
 
 
 def sgd(rate):
@@ -128,6 +130,17 @@ def test_the_settings_are_those_of_a_config(groups, tmp_path):
     assert stored | chosen == stored
     assert not {"model.seed", "data.seed"} & stored.keys()
     assert group.label == "FedAvg, CrossEntropy"
+
+
+def test_the_live_page_and_data_frames_have_them(groups, tmp_path):
+    groups((FedAvg(net()), data()))
+    watched = WatchedRuns(tmp_path)
+    watched.refresh()
+    (shown,) = watched.overview()["runs"]
+    assert (shown["label"], shown["state"]) == ("FedAvg, CrossEntropy, seed 0", "finished")
+    frame = load_runs(tmp_path)
+    assert set(frame["model"]) == {"fl_lightning.methods.fedavg.FedAvg"}
+    assert set(frame["model.optimizer.lr"]) == {0.1}
 
 
 def test_a_run_with_a_config_has_no_other_settings(main, tmp_path):
