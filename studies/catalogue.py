@@ -48,6 +48,7 @@ ORDER = (
     "fedweit_ablations",
     "fedreg_one_class",
     "drift_by_validation",
+    "forgetting_of_losses",
     "forgetting_across_methods",
     "drift_over_alphas",
     "tce_with_norms",
