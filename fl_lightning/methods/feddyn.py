@@ -25,7 +25,7 @@ class FedDyn(FederatedModule):
         a client keeps: P
 
     Args:
-        alpha: above 0; 0.1 in the paper.
+        alpha: above 0; the authors' code for CIFAR-10 has 0.01.
 
     Raises:
         ValueError: if ``alpha`` is not above 0.
@@ -41,7 +41,7 @@ class FedDyn(FederatedModule):
         **common: Unpack[ArgumentsButWeighting],
     ) -> None:
         super().__init__(net, server_weighting=server_weighting, **common)
-        check_range("model.alpha", alpha, above=0, hint="the paper uses 0.1")
+        check_range("model.alpha", alpha, above=0, hint="such as 0.1")
         self.alpha = alpha
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[list[Tensor], Tensor]:

@@ -5,7 +5,8 @@ Synthetic and Fixed Classifier. ICCV 2023. arXiv 2303.10058. Facts from the auth
 features v of C dimensions, as in their LeNet and ResNets, and logits are ``s M^T v / |v|`` with the simplex ``M = sqrt(C / (C
 - 1)) P (1 - 11^T / C)``, P orthogonal. Here the projection is the net's own class layer and P the identity: the projection
 can learn any rotation. Departures: the scale s is fixed, where the code learns it from 1, or 10 in its small CNN; the loss is
-``model.loss``, which ``fedetf.yaml`` sets to the paper's balanced softmax. The net's outputs stay v: the class predicted is
+``model.loss``, which ``fedetf.yaml`` sets to the paper's balanced softmax, where the code counts one sample of each class
+that a client does not hold. The net's outputs stay v: the class predicted is
 that of the simplex, whose logits have the order of v, but a reported loss is of v. The personal models that the paper
 fine-tunes are not implemented.
 """

@@ -2,7 +2,8 @@
 
 X.-C. Li, D.-C. Zhan: FedRS: Federated Learning with Label Distribution Skew in Multi-Class Classification Tasks. KDD 2021.
 Equation 5, the restricted softmax. Departures: the paper scales the inner products of features and class weights. Here the
-logits are scaled, which is the same if the class layer has no bias.
+logits are scaled, which is the same if the class layer has no bias. The authors' code also scales those of rare classes, and
+all of them less with every local step.
 """
 
 from typing import Unpack
