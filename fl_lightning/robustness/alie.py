@@ -18,8 +18,8 @@ class ALIE(Hostile):
 
     Args:
         fraction: share of hostile clients, above 0 and below 1.
-        z: above 0. With m hostile of K clients, most honest ones are further from the mean than ``z`` deviations while
-            ``Phi(z) < (K - m - s) / (K - m)``, ``s = floor(K / 2 + 1) - m``.
+        z: above 0. With m hostile of K clients, ``s = floor(K / 2 + 1) - m`` honest ones make them a majority; s honest ones
+            are expected to be further out than ``z`` deviations on their side while ``Phi(z) < (K - m - s) / (K - m)``.
 
     Raises:
         ValueError: if a value is out of range.

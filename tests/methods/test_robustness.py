@@ -194,7 +194,7 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
         (
             FedAvg,
             {"aggregation": RFA(), "privacy": UserLevelDP(1.0), "server_weighting": "uniform"},
-            "model.privacy is UserLevelDP, which bounds a sum of changes, but model.aggregation is RFA(iterations=3, nu=",
+            "model.privacy is UserLevelDP, which bounds a sum of changes, but model.aggregation is RFA(iterations=100, nu=",
         ),
         (FedAvg, {"aggregation": SignFlip()}, "model.aggregation is SignFlip(fraction=0.2, scale=1.0), must be one of"),
         (FedAvg, {"hostile": "SignFlip"}, "model.hostile is 'SignFlip', must be one of fl_lightning.robustness: such as"),

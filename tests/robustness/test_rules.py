@@ -72,7 +72,7 @@ CASES = [
     (Krum(0), lambda rows: krum(rows, 0, 1)),
     (Krum(2), lambda rows: krum(rows, 2, 1)),
     (Krum(2, kept=4), lambda rows: krum(rows, 2, 4)),
-    (RFA(), lambda rows: weiszfeld(rows, 3, 1e-6)),
+    (RFA(3), lambda rows: weiszfeld(rows, 3, 1e-6)),
     (RFA(40, nu=0.5), lambda rows: weiszfeld(rows, 40, 0.5)),
     (CenteredClipping(1.5), lambda rows: clipped(rows, 1.5, 1)),
     (CenteredClipping(0.5, iterations=6), lambda rows: clipped(rows, 0.5, 6)),
@@ -113,6 +113,17 @@ def test_one_hostile_vector_moves_the_result_little(rule):
     assert (far.mean(dim=0) - near.mean(dim=0)).norm() > 1e5
 
 
+@pytest.mark.parametrize("rest", [0.0, 1e-4, 0.01])
+@pytest.mark.parametrize("far", [1.0, 1e3, 1e6])
+def test_rfa_ends_at_the_geometric_median(rest, far):
+    """Where unit vectors to all updates cancel; also if two clients change nothing or little, where the iterations begin."""
+    x = vectors(10)
+    x[:2] *= rest
+    x[-1] *= far
+    directions = x - RFA()(x)
+    assert (directions / directions.norm(dim=1, keepdim=True)).sum(dim=0).norm() < 1e-6
+
+
 @pytest.mark.parametrize("rule", [rule for rule, _ in CASES])
 def test_the_order_of_clients_does_not_matter(rule):
     x = vectors(10)
@@ -141,13 +152,13 @@ def test_fewer_vectors_than_a_rule_needs_are_refused(rule, least):
         (lambda: TrimmedMean(-1), "model.aggregation.hostile is -1, must be at least 0: 0 is the mean"),
         (lambda: Krum(-1), "model.aggregation.hostile is -1, must be at least 0"),
         (lambda: Krum(kept=0), "model.aggregation.kept is 0, must be at least 1: 1 is Krum"),
-        (lambda: RFA(0), "model.aggregation.iterations is 0, must be at least 1: 3 is the paper's"),
+        (lambda: RFA(0), "model.aggregation.iterations is 0, must be at least 1: such as 100"),
         (lambda: RFA(nu=0.0), "model.aggregation.nu is 0.0, must be above 0 and finite: 1e-6 is the paper's"),
         (lambda: CenteredClipping(math.inf), "model.aggregation.radius is inf, must be above 0 and finite: it is the norm of"),
         (lambda: TrimmedMean(0.1), "model.aggregation.hostile is 0.1, must be a whole number: 0 is the mean"),
         (lambda: Krum(1.0), "model.aggregation.hostile is 1.0, must be a whole number"),
         (lambda: Krum(kept=1.5), "model.aggregation.kept is 1.5, must be a whole number: 1 is Krum"),
-        (lambda: RFA(1.5), "model.aggregation.iterations is 1.5, must be a whole number: 3 is the paper's"),
+        (lambda: RFA(1.5), "model.aggregation.iterations is 1.5, must be a whole number: such as 100"),
         (lambda: CenteredClipping(iterations=1.5), "model.aggregation.iterations is 1.5, must be a whole number: 1 is the"),
         (lambda: CenteredClipping(iterations=0), "model.aggregation.iterations is 0, must be at least 1: 1 is the paper's"),
     ],
