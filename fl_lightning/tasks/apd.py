@@ -1,8 +1,8 @@
 """APD: weights that consist of a masked part shared by all tasks and a sparse part for each task.
 
 J. Yoon, S. Kim, E. Yang, S. J. Hwang: Scalable and Order-robust Continual Learning with Additive Parameter Decomposition.
-ICLR 2020. arXiv 1902.09432. Equation 3. Departures: no hierarchical consolidation, which the FedWeIT paper does not mention; masks of earlier tasks are
-fixed, which the authors' code trains with A; the l2 term has their code's factor 1/2.
+ICLR 2020. arXiv 1902.09432. Equation 3. Departures: no hierarchical consolidation, which the FedWeIT paper does not mention;
+masks of earlier tasks are fixed, where the authors' code trains them with A; the l2 term has the factor 1/2 of their code.
 """
 
 from dataclasses import replace
