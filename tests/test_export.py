@@ -209,6 +209,11 @@ def test_what_cannot_be_exported_is_one_line(main, tmp_path):
         export(classifier, tmp_path / "net.pt2")
     assert (tmp_path / "net.pt2").read_text() == "an older program"
 
+    shapes = {"input_ids": [4], "attention_mask": [4]}
+    texts = InputRecord(shapes, shapes, {"input_ids": "int64", "attention_mask": "int64"}, None, None, ["a", "b"])
+    with pytest.raises(ValueError, match=r"takes several inputs, but a program takes one: export with --weights merged$"):
+        export(Classifier(torch.nn.Linear(4, 2), (), texts), tmp_path / "texts.pt2")
+
 
 def test_personal_models_are_not_exported(main, tmp_path):
     """On task streams a checkpoint has as many nets as clients."""

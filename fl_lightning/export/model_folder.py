@@ -1,6 +1,7 @@
 """A trained net as a folder: its weights as safetensors, and a model card."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,6 +9,7 @@ from typing import Any, Literal
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.checks.extras import needing_extra
+from fl_lightning.data.scaling import recorded_inputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.network import Network
@@ -53,22 +55,24 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
     method = build_run(config, FederatedModule).model
     restore_weights(method, checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
+    inputs = recorded_inputs(checkpoint)
+    classes = inputs.classes if inputs.outputs is None else []
     trained = sum(tensor.numel() for tensor in method.trained_weights(method.net).values())
     all_of = sum(tensor.numel() for tensor in method.net.parameters())
-    card = _card(run, checkpoint["global_step"], method, f"{trained:,} of {all_of:,} weights", weights)
+    card = _card(run, checkpoint["global_step"], method, classes, f"{trained:,} of {all_of:,} weights", weights)
     with TemporaryDirectory(dir=folder) as temporary:  # files that are there are replaced by whole ones
         written = Path(temporary)
-        name = _write_merged(method, written) if weights == "merged" else _write_trained(method, written)
+        name = _write_merged(method, written, classes) if weights == "merged" else _write_trained(method, written)
         (written / "README.md").write_text(card, encoding="utf-8")
         for file in sorted(written.iterdir()):
             file.replace(folder / file.name)
     return folder / name
 
 
-def _write_merged(method: FederatedModule, folder: Path) -> str:
+def _write_merged(method: FederatedModule, folder: Path, classes: Sequence[str]) -> str:
     net = method.net if method.adapter is None else method.adapter.merged(method.net)
     if isinstance(net, LibraryNet):
-        net.save(folder)
+        net.save(folder, classes)
     else:
         _write(net.state_dict(), folder / "model.safetensors")
     return "model.safetensors"
@@ -106,7 +110,7 @@ def _scalars(run: Path, round: int) -> dict[str, float]:
     return scalars
 
 
-def _card(run: Path, round: int, method: FederatedModule, trained: str, weights: Weights) -> str:
+def _card(run: Path, round: int, method: FederatedModule, classes: Sequence[str], trained: str, weights: Weights) -> str:
     """The model card in Markdown; accuracies are those of the round, if it was evaluated."""
     path = run / "results.json"
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -114,6 +118,7 @@ def _card(run: Path, round: int, method: FederatedModule, trained: str, weights:
     rows = [
         ("method", f"{type(method).__name__}, {results.get('loss', repr(method.loss))}"),  # by default that of the data
         ("net", " ".join(filter(None, (type(method.net).__name__, _name_of(method))))),
+        *([("classes", ", ".join(classes))] if classes else []),
         ("trained", trained),
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
         ("weights of round", str(round)),

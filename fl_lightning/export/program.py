@@ -103,6 +103,8 @@ def export(classifier: Classifier, path: Path) -> None:
 def _examples(inputs: InputRecord) -> Tensor:
     """Two random inputs as they are stored."""
     generator, zeros = torch.Generator().manual_seed(0), inputs.examples(2)
+    if not isinstance(zeros, Tensor):
+        raise ValueError("the net of ckpt_path takes several inputs, but a program takes one: export with --weights merged")
     if zeros.is_floating_point():
         return torch.randn(zeros.shape, generator=generator).to(zeros.dtype)
     return torch.randint(256 if zeros.dtype == torch.uint8 else 2, zeros.shape, generator=generator, dtype=zeros.dtype)

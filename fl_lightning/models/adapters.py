@@ -153,7 +153,8 @@ class LoRA(Adapter):
         config.modules_to_save, config.inference_mode = whole or None, True
         config.base_model_name_or_path = name
         config.save_pretrained(str(folder))
-        kept = {name: t for name, t in state.items() if "lora_" in name or name.rpartition(".")[0] in whole}
+        # peft looks for every layer with a name that ends with one of these, as pre_classifier does with classifier.
+        kept = {name: t for name, t in state.items() if "lora_" in name or name.rpartition(".")[0].endswith((*whole,))}
         # In memory of their own, as safetensors requires, and without the name of the adapter, as peft stores them.
         tensors = {
             "base_model.model." + re.sub(r"(lora_\w+)\.default", r"\1", name): tensor.detach().clone().contiguous()

@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -52,8 +53,8 @@ class LibraryNet(Network, ABC):
         return stored
 
     @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write the library's net as ``config.json`` and ``model.safetensors``."""
+    def save(self, folder: Path, classes: Sequence[str]) -> None:
+        """Write the library's net as ``config.json``, with the names of its classes, if any, and ``model.safetensors``."""
 
     @property
     @abstractmethod

@@ -61,10 +61,11 @@ class TimmModel(LibraryNet):
             load_all_but_class_layer(net, state, layer, weights)
         super().__init__(net, layer, name)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, classes: Sequence[str]) -> None:
         from timm.models import save_for_hf
 
-        save_for_hf(self.whole(), str(folder), safe_serialization=True)
+        named = {"label_names": [*classes]} if classes else None
+        save_for_hf(self.whole(), str(folder), model_config=named, safe_serialization=True)
 
     @property
     def reading(self) -> str:

@@ -1,6 +1,6 @@
 """Any sequence or image classification model of Hugging Face's transformers, and any causal language model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,11 +131,15 @@ class TransformersModel(LibraryNet):
         others = {name: torch.empty(shape) for name, shape, _ in told["mismatched_keys"]}
         return {**state, **others, **{name: stored[name] for name in told["unexpected_keys"] if name in stored}}
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, classes: Sequence[str]) -> None:
         import transformers.utils.logging
 
+        net: Any = self.whole()
+        if classes:  # else it keeps those of the net that training began with
+            net.config.id2label = dict(enumerate(classes))
+            net.config.label2id = {name: number for number, name in enumerate(classes)}
         with _quiet(transformers.utils.logging):
-            self.whole().save_pretrained(folder)  # pyright: ignore[reportCallIssue]
+            net.save_pretrained(folder)
 
     @property
     def reading(self) -> str:

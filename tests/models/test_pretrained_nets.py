@@ -552,6 +552,9 @@ def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
     assert torch.equal(merged.vit.layers[0].mlp.fc1.weight, begun.vit.layers[0].mlp.fc1.weight)
     adapted = peft.PeftModel.from_pretrained(begun, str(tmp_path / "separate"))
     torch.testing.assert_close(adapted.eval()(images).logits, expected, atol=1e-5, rtol=1e-4)
+    assert merged.config.id2label == {digit: str(digit) for digit in range(10)}
+    assert merged.config.label2id == {str(digit): digit for digit in range(10)}
+    assert "| classes | 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 |" in (tmp_path / "separate" / "README.md").read_text()
     assert "`transformers.ViTForImageClassification.from_pretrained(FOLDER)`" in (tmp_path / "merged" / "README.md").read_text()
     card = (tmp_path / "separate" / "README.md").read_text()
     assert "| net | TransformersModel vit |" in card
@@ -563,6 +566,22 @@ def test_transformers_and_peft_read_what_is_exported(main, tmp_path):
     assert code == 0, error
     method = FedAvg.load_from_checkpoint(next((tmp_path / "runs").rglob("last.ckpt")))
     torch.testing.assert_close(method.net.eval()(images), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_peft_reads_layers_that_end_with_the_name_of_a_trained_one(tmp_path):
+    """DistilBERT's pre_classifier, which stays as it is: peft looks for it in the file."""
+    config = transformers.DistilBertConfig(vocab_size=30, dim=16, n_layers=1, n_heads=2, hidden_dim=32, num_labels=3)
+    transformers.DistilBertForSequenceClassification(config).save_pretrained(tmp_path / "net")
+    begun = transformers.DistilBertForSequenceClassification.from_pretrained(tmp_path / "net").eval()
+    net, adapter = TransformersModel((8,), 3, str(tmp_path / "net")), LoRA(r=2, target_modules=["q_lin", "v_lin"])
+    adapter.attach(net)
+    with torch.no_grad():
+        for weight in (weight for name, weight in net.named_parameters() if "lora_B" in name or "classifier" in name):
+            weight.normal_()
+    trained = [name for name in net.whole().state_dict() if "lora_" in name or name.startswith("classifier.")]
+    adapter.save(net.whole(), trained, tmp_path, str(tmp_path / "net"))
+    adapted, ids = peft.PeftModel.from_pretrained(begun, str(tmp_path)).eval(), torch.arange(8)[None]
+    torch.testing.assert_close(adapted(ids).logits, net.eval()(ids), atol=1e-3, rtol=1e-4)
 
 
 def test_timm_reads_what_is_exported(main, tmp_path):
@@ -578,6 +597,7 @@ def test_timm_reads_what_is_exported(main, tmp_path):
     merged = timm.create_model(f"local-dir:{tmp_path / 'merged'}", pretrained=True).eval()
     assert torch.equal(merged(images), net(images))
     assert "| net | TimmModel test_resnet |" in (tmp_path / "merged" / "README.md").read_text()
+    assert merged.pretrained_cfg["label_names"] == [str(digit) for digit in range(10)]
     assert torch.equal(merged.layer1[0].conv1.weight, begun.layer1[0].conv1.weight)
     assert not torch.equal(merged.fc.weight, begun.fc.weight)
 
