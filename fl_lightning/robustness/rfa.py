@@ -3,7 +3,7 @@
 K. Pillutla, S. M. Kakade, Z. Harchaoui: Robust Aggregation for Federated Learning. IEEE Transactions on Signal Processing 70,
 2022. arXiv 1912.13445. Algorithm 2. Departures: clients count equally. The paper leaves the first point open; the authors' code
 starts at the mean, which one hostile update can move anywhere, and here it is the global model. A client that returns the model
-it received is that point and has the weight 1 / nu, so the paper's three iterations would not leave it: there are more here.
+it received is that point and has the weight 1 / nu, so the paper's three iterations would not leave it: the default is 100.
 """
 
 import math
