@@ -1,5 +1,6 @@
 """ClientForgetting: what a client's fit does to the data of the others."""
 
+import warnings
 from functools import partial
 
 import torch
@@ -44,6 +45,12 @@ class ClientForgetting(FederatedCallback):
     @property
     def evaluates_at_sites(self) -> bool:
         return self.at_sites
+
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        chosen = [*self.rounds, *filter(None, [self.every])]
+        if chosen and min(chosen) <= trainer.max_steps and not module.data.has_validation:
+            why = "measures nothing, as there are no validation samples: set data.val_fraction above 0"
+            warnings.warn(f"callback ClientForgetting {why}", stacklevel=1)
 
     def wants_models(self, round: int) -> bool:
         return self.due(round)

@@ -169,6 +169,8 @@ def _parser_line(
 def _of_value(
     key: str, line: str, of_types: str, given: Mapping[str, Any], offered: Mapping[str, type], others: Mapping[str, str]
 ) -> str:
+    if missing := re.fullmatch(r"the following arguments are required: (.+)", line):
+        return _missing([f"{key}.{name}" for name in missing[1].split(", ")])
     value = given.get(key)
     text = str(value)
     said = f"{key} is {shortened(text)}" if value not in (None, "") else key
@@ -194,6 +196,12 @@ def _of_value(
         return f"{said}, which is {papers[0]} here: give that name"
     listed = f"there are {', '.join(sorted(offered, key=str.lower))}, or give a full import path"
     return f"{said}: {line}: {did_you_mean(text, offered, listed)}"
+
+
+def _missing(keys: Sequence[str]) -> str:
+    if len(keys) > 1:
+        return f"{', '.join(keys)} are missing: give them"
+    return f"{keys[0]} is missing: give it{', or a config, such as --config digits_tce.yaml' * (keys[0] == 'model.net')}"
 
 
 def _in_words(clauses: Sequence[str]) -> str:

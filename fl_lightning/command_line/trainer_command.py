@@ -96,8 +96,6 @@ def parse_trainer_command(command: str, options: Sequence[str]) -> Namespace:
     given, evaluates = dict(given_values(options)), command in ("validate", "test", "predict")
     if evaluates and (not options or "ckpt_path" in given) and not any(key.startswith("model") for key in given):
         raise ValueError("model.net is missing: give --config RUN/config.yaml, the config of the run of the checkpoint")
-    if not options and command != "partition":
-        raise ValueError("model.net is missing: give it, or a config, such as --config digits_tce.yaml")
     method = str(given.get("model"))
     if (learner := method.removeprefix("fl_lightning.tasks.")) in known_classes("model.tasks"):
         raise ValueError(f"model is {method}, which is a learner of tasks, not a method: give --model.tasks {learner}")

@@ -78,9 +78,9 @@ class Dataset:
         _check_class_names(self.classes)
         for part, samples in (("training", self.train), ("test", self.test)):
             self.objective.check(part, samples.targets, len(self.classes))
+            _check_form(part, samples.inputs)
             for inputs in tree_leaves(samples.inputs):
                 _check_inputs(part, inputs)
-            _check_several(part, samples.inputs)
             _check_lengths(part, samples.inputs, samples.targets)
             _check_mask(part, samples.inputs)
         _check_parts_match(self.train, self.test)
@@ -203,8 +203,12 @@ def _check_finite(part: str, inputs: Tensor) -> None:
         )
 
 
-def _check_several(part: str, inputs: NetInputs) -> None:
-    """Refuse a dict or tuple that a net cannot be called with."""
+def _check_form(part: str, inputs: NetInputs) -> None:
+    """Refuse inputs, one tensor or several, that a net cannot be called with."""
+    if other := next((type(leaf).__name__ for leaf in tree_leaves(inputs) if not isinstance(leaf, Tensor)), None):
+        raise ValueError(
+            f"data.source gives {part} inputs of type {other}, must be a tensor, or a dict or tuple of tensors: convert them"
+        )
     if isinstance(inputs, Tensor):
         return
     if len(tree_leaves(inputs)) == 0:
@@ -220,7 +224,10 @@ def _check_several(part: str, inputs: NetInputs) -> None:
 
 
 def _check_mask(part: str, inputs: NetInputs) -> None:
-    """Refuse a padding mask of another length than the token ids: a net may find it in a later batch only."""
+    """Refuse a padding mask of another length than the token ids, which a net may find in a later batch only, or of zeros.
+
+    Attention without a token to attend to differs by its implementation, and so by the engine.
+    """
     names = ("input_ids", "attention_mask")
     if not isinstance(inputs, dict) or not all(name in inputs for name in names):
         return
@@ -229,6 +236,12 @@ def _check_mask(part: str, inputs: NetInputs) -> None:
         raise ValueError(
             f"data.source gives {part} inputs with input_ids of shape {ids} and attention_mask of {mask}: give the mask of "
             "these ids"
+        )
+    shown = inputs["attention_mask"].flatten(1).any(dim=1)
+    if not shown.all():
+        raise ValueError(
+            f"data.source has {part} sample {int((~shown).nonzero()[0, 0])}, whose attention_mask hides every token, as of an "
+            "empty text: leave the sample out"
         )
 
 

@@ -14,19 +14,25 @@ def accept_foreign(net: nn.Module) -> None:
     """Have ``net(inputs)`` take a dict of keyword arguments or a tuple of arguments, and return only the logits.
 
     Logits are the tensor that the net returns, the ``logits`` of an object, as Hugging Face's nets return it, or the first of a
-    tuple. Hooks do this, so the net keeps its class and the names of its weights.
+    tuple. Hooks do this, so the net keeps its class and the names of its weights. A call with keywords or several arguments,
+    such as ``net(**batch)``, returns what it did before.
     """
     if _spread not in net._forward_pre_hooks.values():
         net.register_forward_pre_hook(_spread, with_kwargs=True)
-        net.register_forward_hook(_logits)
+        net.register_forward_hook(_logits, with_kwargs=True)
+
+
+class _OfOneArgument(dict[str, Any]):
+    """Keywords of a call with one argument, as the hook after it sees them."""
 
 
 def _spread(net: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if keywords or len(arguments) != 1:
         return arguments, keywords
-    if isinstance(arguments[0], dict):
-        return (), _with_whole_mask(net, arguments[0])
-    return (arguments[0], keywords) if isinstance(arguments[0], tuple) else (arguments, keywords)
+    (argument,) = arguments
+    if isinstance(argument, dict):
+        return (), _OfOneArgument(_with_whole_mask(net, argument))
+    return argument if isinstance(argument, tuple) else arguments, _OfOneArgument()
 
 
 def _with_whole_mask(net: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
@@ -51,8 +57,8 @@ def _is_stacked(tensor: Tensor) -> bool:
     return _functorch.is_batchedtensor(tensor)
 
 
-def _logits(net: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
-    if isinstance(outputs, Tensor):
+def _logits(net: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: Any) -> Any:
+    if isinstance(outputs, Tensor) or not isinstance(keywords, _OfOneArgument):
         return outputs
     logits = getattr(outputs, "logits", None)
     if isinstance(logits, Tensor):

@@ -1,6 +1,7 @@
 """What callbacks write, read back from the event files and compared with what it must be."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -255,6 +256,15 @@ def test_another_run_starts_anew(fit, toy_data, tmp_path):
     assert run(used, 2)[1] == run(once, 2)[1]
     assert used[-1].state_dict() == once[-1].state_dict()
     assert run(used, 4, tmp_path / "3.ckpt")[1] == run(new(), 4)[1]
+
+
+def test_client_forgetting_without_validation_samples_warns_if_it_is_due(watched):
+    """With the option that gives some; not if no chosen round is in the run, as in short runs of the command line."""
+    with pytest.warns(UserWarning, match=r"ClientForgetting measures nothing, as .*: set data.val_fraction above 0"):
+        watched(ClientForgetting(every=0, rounds=[2]), rounds=2, val_fraction=0.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "callback ClientForgetting")
+        watched(ClientForgetting(every=100), rounds=2, val_fraction=0.0)
 
 
 def test_figures_are_not_blank(watched):

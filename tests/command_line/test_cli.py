@@ -457,11 +457,19 @@ def test_an_evaluation_needs_the_config_of_its_run(main, command):
     assert error.endswith("model.net is missing: give --config RUN/config.yaml, the config of the run of the checkpoint\n")
 
 
-def test_fit_needs_a_net(main):
-    """A bare fit says what is missing and how to give it."""
-    code, _, error = main("fit")
+@pytest.mark.parametrize("options", [(), ("--data.source", "digits"), ("--model", "FedProx")])
+def test_fit_needs_a_net(main, options):
+    """In one line that says what is missing and how to give it."""
+    code, _, error = main("fit", *options)
     assert code != 0
-    assert "model.net is missing: give it, or a config" in error
+    assert error == "fl-lightning: error: model.net is missing: give it, or a config, such as --config digits_tce.yaml\n"
+
+
+def test_missing_arguments_of_a_class_are_named(main):
+    """In one line, each with its key."""
+    code, _, error = main("fit", "--model.net", "MLP", "--data.partition", "Fixed")
+    assert code != 0
+    assert error == "fl-lightning: error: data.partition.clients is missing: give it\n"
 
 
 def test_a_file_that_is_no_checkpoint_is_named(main, tmp_path):

@@ -234,6 +234,10 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
             {"test_inputs": TOKENS["input_ids"]},
             r"training inputs of shape \{'input_ids': \(3,\).* test inputs of \(3,\): give both the same, with texts",
         ),
+        (
+            {"inputs": {**TOKENS, "attention_mask": torch.tensor([[1, 1, 0], [0, 0, 0]])}},
+            "training sample 1, whose attention_mask hides every token",
+        ),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),
         ({"inputs": (torch.zeros(2, 3), torch.zeros(2)), "mean": [0.5], "std": [1.0]}, "several tensors a sample"),

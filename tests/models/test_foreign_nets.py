@@ -110,6 +110,17 @@ def test_the_net_keeps_its_class_and_names():
     TwoInputs().load_state_dict(method.net.state_dict())
 
 
+@pytest.mark.parametrize("kind", NETS)
+def test_calls_with_keywords_or_several_arguments_return_what_the_net_does(kind):
+    """After a fit, all that the net returns; one dict or tuple gives the logits."""
+    method, inputs = FedAvg(made(kind), local_steps=1), NETS[kind][1](slice(40))
+    fitted(method, federation(kind))
+    several = method.net(**inputs) if kind == "by name" else method.net(*inputs)
+    expected = several.logits if kind == "by name" else several[0]
+    assert type(several) is (Outputs if kind == "by name" else tuple)
+    assert torch.equal(method.net(inputs), expected)
+
+
 def test_predictions_are_probabilities_of_all_samples():
     """``predict`` with several inputs a sample."""
     method, data = FedAvg(made("by name"), local_steps=1), federation("by name")

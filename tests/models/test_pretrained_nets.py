@@ -419,6 +419,14 @@ def test_adapters_need_layers_that_are_there(folders):
         fitted(FedAvg(net, adapter=LoRA(target_modules=["LayerNorm"])), federation("bert"))
 
 
+def test_a_net_with_an_adapter_gets_no_other_one():
+    """It would go on from the weights of the method before, with two adapters in each layer."""
+    method = FedAvg(MLP, adapter=LoRA(target_modules=["features.1"]), local_steps=1)
+    fitted(method, federation("vit"))
+    with pytest.raises(ValueError, match=r"^model.net MLP has an adapter already, .*: give a new net, or leave"):
+        fitted(FedAvg(method.net, adapter=LoRA(target_modules=["features.1"])), federation("vit"))
+
+
 def test_other_errors_of_peft_are_passed_on():
     """A rank that the groups of a convolution do not divide: the layer is there."""
     net = nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))

@@ -1,6 +1,8 @@
 """Sources by the value of ``data.source``."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from fl_lightning.checks import ArgumentError, check_file, under_keys
 from fl_lightning.data.sources.arrays import Npz
@@ -37,6 +39,9 @@ def open_source(source: str | Source, key: str = "data.source") -> Source:
     if source.endswith(".npz"):
         check_file(key, source, "give a .npz file")
         return Npz(source)
+    if re.fullmatch(r"\w+(\.\w+)+", source) and not Path(source).exists():
+        needed = "which cannot be imported or does not derive from fl_lightning.data.Source"
+        raise ArgumentError(key, f"is {source!r}, {needed}: correct the name or the class")
     name, _, split = source.partition("/")
     with under_keys({"data.source": key}):
         return TorchvisionDataset(name, split or None)
