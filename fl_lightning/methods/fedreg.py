@@ -26,7 +26,6 @@ from fl_lightning.run.refused_data import check_groups
 
 _BLOCK = 1 << 16  # values
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
-_ROUNDING_NORM = 1e-20  # squared norm of a gradient that is rounding
 _LOG_FLOOR = math.log(1e-12)
 _NONE = ("momentum", "weight_decay")
 
@@ -49,8 +48,6 @@ class FedReg(FederatedModule):
         num_perturbations: E, number of these steps.
         modified_gradients: the MG variant, which removes from every gradient on the batch its component along the gradient on
             the batch's pseudo data with uniform labels, a gradient that needs only the images and no label.
-        skip_flat: leave out the projection on pseudo data where the squared norm of their gradient g_s is below 1e-20. Such a
-            gradient is rounding, and the projection may divide by it; the authors' code has no such check.
 
     Raises:
         ValueError: if a value is out of range, the local optimizer is not plain SGD or its rate changes within a visit, the net
@@ -68,7 +65,6 @@ class FedReg(FederatedModule):
         perturbed_step: float | None = None,
         num_perturbations: int = 10,
         modified_gradients: bool = False,
-        skip_flat: bool = False,
         server_weighting: ServerWeighting = "uniform",
         **common: Unpack[ArgumentsButWeighting],
     ) -> None:
@@ -77,7 +73,6 @@ class FedReg(FederatedModule):
         self.gamma, self.pseudo_step, self.num_perturbations = gamma, pseudo_step, num_perturbations
         self.modified_gradients = modified_gradients
         self.needs = replace(self.needs, sample_indices=modified_gradients)
-        self.skip_flat = skip_flat
         self.perturbed_step = pseudo_step / 100 if perturbed_step is None else perturbed_step
         for name in ("pseudo_step", "perturbed_step", "num_perturbations"):
             check_range(f"model.{name}", getattr(self, name), above=0)
@@ -186,7 +181,7 @@ class FedReg(FederatedModule):
         g_s, _ = mean_gradient(net, old, client, pseudo_loss, at=middle)
         g_p, _ = mean_gradient(net, old, client, perturbed_loss, at=middle)
         delta = [weight - start for weight, start in zip(moved, received, strict=True)]
-        w_s = _multiplier(delta, g_s, smallest=_ROUNDING_NORM if self.skip_flat else 0.0)
+        w_s = _multiplier(delta, g_s)
         delta = [d - w_s * g for d, g in zip(delta, g_s, strict=True)]
         w_p = _multiplier(delta, g_p)
         divisor = rate + (rate == 0)  # at a rate of 0 nothing moves, and both multipliers are 0
@@ -223,14 +218,10 @@ def _log_probabilities(logits: Tensor) -> Tensor:
     return torch.logaddexp(log_softmax, log_softmax.new_full((), _LOG_FLOOR))
 
 
-def _multiplier(delta: Sequence[Tensor], gradient: Sequence[Tensor], smallest: float = 0.0) -> Tensor:
-    """``max(0, <delta, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is.
-
-    0 where ``||gradient||^2`` is below ``smallest``.
-    """
+def _multiplier(delta: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
+    """``max(0, <delta, gradient> / ||gradient||^2)`` over all weights together: how far the half-space is."""
     product, square = _inner_product(delta, gradient), _inner_product(gradient, gradient)
-    multiplier = (product / (square + _TINY)).clamp_min(0).masked_fill(square < smallest, 0.0)
-    return multiplier.to(gradient[0].dtype)
+    return (product / (square + _TINY)).clamp_min(0).to(gradient[0].dtype)
 
 
 def _inner_product(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

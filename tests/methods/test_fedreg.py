@@ -85,7 +85,7 @@ def private_gradient(tiny, net, slow, client, round, step, inputs, targets):
     return (total + 0.3 * 1.4 * torch.cat(draws)) / len(targets)
 
 
-def plain_visit(tiny, net, client, round, first_gradient=loss_gradient, flat=0.0):
+def plain_visit(tiny, net, client, round, first_gradient=loss_gradient):
     """Steps 1 to 5 on each batch, the rehearsed batches taken in turn; returns the net and how often each projection held."""
     t0 = nn.utils.parameters_to_vector(net.parameters()).detach()
     t, rows, active = t0.clone(), rehearsal(tiny, copy.deepcopy(net).eval(), client, round), torch.zeros(2)
@@ -105,7 +105,7 @@ def plain_visit(tiny, net, client, round, first_gradient=loss_gradient, flat=0.0
             lambda net, perturbed=perturbed, hard=hard: hard_losses(tiny, net(perturbed), hard, client).mean(),
         )
         d = t - t0
-        w_s = max(0.0, float(d @ g_s) / (float(g_s @ g_s) + 1e-30)) if g_s @ g_s >= flat else 0.0
+        w_s = max(0.0, float(d @ g_s) / (float(g_s @ g_s) + 1e-30))
         w_p = max(0.0, float((d - w_s * g_s) @ g_p) / (float(g_p @ g_p) + 1e-30))
         t = t - w_s * g_s - w_p * g_p
         active += torch.tensor([w_s > 0, w_p > 0])
@@ -130,14 +130,11 @@ def test_rounds_equal_the_five_steps(tiny, weighting):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-@pytest.mark.parametrize(
-    ("scale", "skip_flat"), [(20, False), (60, False), (60, True), (86, True)], ids=["sharp", "sharper", "checked", "flat"]
-)
-def test_saturated_pseudo_data(tiny, monkeypatch, scale, skip_flat, engine):
-    """Two local steps where the softmax of the pseudo data is 1e-5 to 1e-30 for some class, to 1e-9.
+@pytest.mark.parametrize("scale", [20, 60], ids=["sharp", "sharper"])
+def test_saturated_pseudo_data(tiny, monkeypatch, scale, engine):
+    """Two local steps where the softmax of the pseudo data is 1e-5 to 1e-20 for some class, to 1e-9.
 
-    There the 1e-12 of the loss decides: a plain log-softmax ends .06 to 6.5 off. The check for flat gradients leaves out the
-    projections of a ``||g_s||^2`` below 1e-20 alone.
+    There the 1e-12 of the loss decides: a plain log-softmax ends .06 to 6.5 off.
     """
 
     class Sharp(FedReg):
@@ -146,14 +143,11 @@ def test_saturated_pseudo_data(tiny, monkeypatch, scale, skip_flat, engine):
             self.net.classifier.weight.data.mul_(scale)
 
     monkeypatch.setattr(tiny, "num_steps", lambda client: 2)
-    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS, "skip_flat": skip_flat}
+    settings = {"gamma": GAMMA, "pseudo_step": STEP, "num_perturbations": NUM_STEPS}
     data = tiny.new_data(cohorts=[[1]])
     method, net = tiny.train(Sharp, data, norm=False, local_steps=2, engine=engine, **settings), tiny.new_net(norm=False)
     net.classifier.weight.data.mul_(scale)
-    tiny.assert_same(method.net, plain_visit(tiny, net, 1, 1, flat=1e-20 if skip_flat else 0.0)[0])
-    unchecked = plain_visit(tiny, net, 1, 1)[0]
-    flat = (unchecked.classifier.weight - method.net.classifier.weight).abs().max() > 1e-3
-    assert flat == (scale == 86)
+    tiny.assert_same(method.net, plain_visit(tiny, net, 1, 1)[0])
 
 
 def test_the_loss_does_not_underflow():
@@ -356,8 +350,6 @@ def test_the_multiplier_by_hand():
     assert fedreg._multiplier(delta, gradient).item() == 1.5
     assert fedreg._multiplier(delta, [-part for part in gradient]).item() == 0.0
     assert fedreg._multiplier(delta, [torch.zeros(2), torch.zeros(1)]).item() == 0.0
-    # ||gradient||^2 is 6.
-    assert [fedreg._multiplier(delta, gradient, smallest).item() for smallest in (6.0, 6.1)] == [1.5, 0.0]
 
 
 def test_the_multiplier_adds_up_in_float64():
