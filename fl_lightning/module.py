@@ -294,6 +294,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.engine = started.engine
         if self.engine_name in ("auto", "tune"):
             self.tuned_engine = started.choice.name
+        # A fit is one epoch, and with min_steps Lightning would not let it stop before its end.
+        self.trainer.fit_loop.min_epochs = None
         if self.tasks.is_over:
             self.trainer.should_stop = True
         if self.evaluation.is_missing(self.trainer):

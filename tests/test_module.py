@@ -8,7 +8,17 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
@@ -284,6 +294,11 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
             {"callbacks": [StochasticWeightAveraging(0.1, 1)]},
             "callbacks has StochasticWeightAveraging, .*: use .*WeightAveraging$",
         ),
+        ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "callbacks has Gradient.*: use model.micro_batch_size"),
+        ({"callbacks": [BackboneFinetuning()]}, "callbacks has BackboneFinetuning, .*: use model.trained"),
+        ({"callbacks": [BatchSizeFinder()]}, "callbacks has BatchSizeFinder, .*: leave it out"),
+        ({"callbacks": [LearningRateFinder()]}, "callbacks has LearningRateFinder, .*: use fl-lightning sweep"),
+        ({"callbacks": [ModelPruning("l1_unstructured", amount=0.5)]}, "callbacks has ModelPruning, .*: leave it out"),
         (
             {"callbacks": [EarlyStopping("val/accuracy")], "check_val_every_n_epoch": 1},
             "callbacks has EarlyStopping, .*: give it check_on_train_epoch_end=False$",
@@ -371,6 +386,22 @@ def test_trainer_settings_that_would_repeat_or_never_end_are_refused(fit, toy_da
 def test_what_lightning_sets_by_itself_is_taken(fit, toy_data, settings):
     """Its fast run is of one epoch, and a least number of steps makes a least number of epochs."""
     assert fit(FedAvg(norm_net()), toy_data(), 2, precision="64-true", **settings).global_step == 2
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_a_run_with_a_least_number_of_rounds_can_end_before_its_last(fit, toy_data, ends_early):
+    """The accuracy is not exceeded in round 4, and it stops after ``min_steps``; every run ends with an evaluation."""
+    seen = []
+
+    class Evaluated(Callback):
+        def on_validation_end(self, trainer, module):
+            seen.append(trainer.global_step)
+
+    stops = [EarlyStopping("test/accuracy", patience=1, min_delta=2.0, mode="max", check_on_train_epoch_end=False)]
+    callbacks = [Evaluated(), *(stops * ends_early)]
+    settings = {"precision": "64-true", "min_steps": 5, "val_check_interval": 2, "callbacks": callbacks}
+    trainer = fit(FedAvg(norm_net()), toy_data(monitor_test=2), 7, **settings)
+    assert (trainer.global_step, seen) == ((5, [0, 2, 4, 5]) if ends_early else (7, [0, 2, 4, 6, 7]))
 
 
 def test_a_plateau_schedule_is_refused(fit, toy_data):

@@ -14,7 +14,17 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -36,6 +46,14 @@ _NOT_OF_ROUNDS = {
     "reload_dataloaders_every_n_epochs": ((0,), "leave it out"),
     "overfit_batches": ((0, 0.0), "give max_steps"),  # Lightning sets the next one by it
     "limit_train_batches": ((None, 1.0), "give max_steps"),
+}
+_CALLBACKS_NOT_OF_ROUNDS: dict[type[Callback], str] = {
+    StochasticWeightAveraging: "use lightning.pytorch.callbacks.WeightAveraging",
+    GradientAccumulationScheduler: "use model.micro_batch_size, which cuts a larger data.batch_size",
+    BaseFinetuning: "use model.trained for the weights to train",
+    BatchSizeFinder: "leave it out",
+    LearningRateFinder: "use fl-lightning sweep",
+    ModelPruning: "leave it out",
 }
 _TIME = r"\d+:\d\d:\d\d:\d\d"
 
@@ -128,11 +146,11 @@ def check_trainer(trainer: Trainer) -> None:
         if repr(value := getattr(trainer, name)) not in allowed:
             given = getattr(value, "value", value)  # of an enumeration
             raise ValueError(f"trainer.{name} is {given}, but a training step is a round: {cure}")
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks_of(trainer)):
-        raise ValueError(
-            "trainer.callbacks has StochasticWeightAveraging, which averages at ends of epochs, but a fit is one epoch: use "
-            "lightning.pytorch.callbacks.WeightAveraging"
-        )
+    for callback in callbacks_of(trainer):
+        if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):
+            raise ValueError(
+                f"trainer.callbacks has {type(callback).__name__}, but a training step is a round, and a fit one epoch: {cure}"
+            )
     if any(isinstance(callback, EarlyStopping) and _checks_at_end(callback, trainer) for callback in callbacks_of(trainer)):
         raise ValueError(
             "trainer.callbacks has EarlyStopping, which would check at ends of epochs, but a fit is one epoch: give it "
