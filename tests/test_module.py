@@ -404,25 +404,6 @@ def test_a_run_with_a_least_number_of_rounds_can_end_before_its_last(fit, toy_da
     assert (trainer.global_step, seen) == ((5, [0, 2, 4, 5]) if ends_early else (7, [0, 2, 4, 6, 7]))
 
 
-def test_the_same_trainer_goes_on_after_a_stop(fit, toy_data):
-    """Its second fit begins in the next round, and ends with the same weights as one fit of all rounds."""
-    rounds = []
-
-    class Stops(Callback):
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            rounds.append(batch)
-            trainer.should_stop = batch == 2
-
-    method, data, expected = FedAvg(norm_net()), toy_data(), FedAvg(norm_net())
-    trainer = fit(method, data, 5, precision="64-true", callbacks=[Stops()])
-    assert trainer.global_step == 2
-    trainer.fit(method, datamodule=data)
-    assert rounds == [1, 2, 3, 4, 5]
-    fit(expected, toy_data(), 5, precision="64-true")
-    for name, weight in expected.net.state_dict().items():
-        assert torch.equal(method.net.state_dict()[name], weight), name
-
-
 def test_a_plateau_schedule_is_refused(fit, toy_data):
     """It would need a metric that a round does not have."""
     method = FedAvg(norm_net(), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)

@@ -1,8 +1,9 @@
 """The data of a federation: FederatedDataModule connects the parts in this folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.data.client_test_sets import client_test_sets
 from fl_lightning.data.evaluation_data import EvaluationData
 from fl_lightning.data.federated_split import FederatedSplit
-from fl_lightning.data.loaders import EvaluationBatches, Rounds
+from fl_lightning.data.loaders import EvaluationBatches
 from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.prepared_samples import Preparation, PreparedSamples, PublicData
@@ -292,9 +293,9 @@ class FederatedDataModule(LightningDataModule):
         """Whether the global model has clients' validation parts; it has none if each client learns tasks."""
         return self.val_fraction > 0 and (self.tasks is None or self.tasks.global_model)
 
-    def train_dataloader(self) -> Rounds:
-        """The numbers of the next rounds, without end."""
-        return Rounds(lambda: self.trainer.global_step if self.trainer else 0)
+    def train_dataloader(self) -> Iterator[int]:
+        """The numbers of the next rounds, without end; as a plain iterator, it gets no distributed sampler from Lightning."""
+        return count((self.trainer.global_step if self.trainer else 0) + 1)
 
     def val_dataloader(self) -> list[EvaluationBatches]:
         """The clients' joined validation parts, and the test set, which is served every ``monitor_test`` rounds of a fit."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from torch import Tensor
 
@@ -26,16 +25,6 @@ class EvaluationInputs:
     def split(self, size: int) -> Iterator[NetInputs]:
         """All inputs in order, ``size`` at a time, the rest in the last part; as ``Tensor.split``."""
         return (batch.inputs for batch in self._read(self._indices.split(size)))
-
-
-@dataclass(eq=False)
-class Rounds:
-    """The numbers of the next rounds, without end: each pass begins after those that the trainer has done by then."""
-
-    done: Callable[[], int]
-
-    def __iter__(self) -> Iterator[int]:
-        return count(self.done() + 1)
 
 
 @dataclass(eq=False)
