@@ -18,7 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm, Net, ServerWeighting, joined
-from fl_lightning.checks import check_choice, did_you_mean
+from fl_lightning.checks import check_choice, counted, did_you_mean
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
@@ -266,6 +266,11 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:
+        if self.trainer.global_step > 0 and self.trainer.ckpt_path is None:
+            raise ValueError(
+                f"trainer has done {counted(self.trainer.global_step, 'round')}, and another fit would lose the states of the "
+                "server's optimizer and the clients: make a new Trainer, or give fit a ckpt_path to continue"
+            )
         self.settings.of_fit = self.settings.present(self.trainer)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self, self.initial_weights, self.data.samples.input_record)

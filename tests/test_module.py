@@ -404,6 +404,28 @@ def test_a_run_with_a_least_number_of_rounds_can_end_before_its_last(fit, toy_da
     assert (trainer.global_step, seen) == ((5, [0, 2, 4, 5]) if ends_early else (7, [0, 2, 4, 6, 7]))
 
 
+def test_a_second_fit_of_one_trainer_is_refused_unless_it_continues(fit, toy_data, tmp_path):
+    """The states of the server's optimizer are in a checkpoint; from it the weights are those of one fit of all rounds."""
+
+    class Stops(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            trainer.should_stop = batch == 2
+
+    def method():
+        return FedAvg(norm_net(), server_optimizer=lambda weights: torch.optim.Adam(weights, lr=0.1))
+
+    trained, data, expected = method(), toy_data(), method()
+    trainer = fit(trained, data, 5, precision="64-true", callbacks=[Stops()])
+    trainer.save_checkpoint(tmp_path / "2.ckpt")
+    for other in (trained, FedAvg(norm_net())):
+        with pytest.raises(ValueError, match=r"^trainer has done 2 rounds, .*: make a new Trainer, or give fit a ckpt_path"):
+            trainer.fit(other, datamodule=data)
+    trainer.fit(trained, datamodule=data, ckpt_path=tmp_path / "2.ckpt")
+    fit(expected, toy_data(), 5, precision="64-true")
+    for name, weight in expected.net.state_dict().items():
+        assert torch.equal(trained.net.state_dict()[name], weight), name
+
+
 def test_a_plateau_schedule_is_refused(fit, toy_data):
     """It would need a metric that a round does not have."""
     method = FedAvg(norm_net(), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
