@@ -61,6 +61,18 @@ from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, 
 __all__ = ["ArgumentsButWeighting", "CommonArguments", "FederatedModule", "Net", "ServerWeighting", "Update"]
 
 _OF_RUN = ("_trainer", "_fabric", "federation", "engine", "_server", "_step_optimizer")  # what a copy does not need its own of
+# Hooks of Lightning that a run needs; in other modules they do nothing, and overrides rarely call them.
+_EXTENDED = (
+    "configure_callbacks",
+    "configure_model",
+    "on_fit_start",
+    "on_train_start",
+    "on_save_checkpoint",
+    "on_load_checkpoint",
+    "training_step",
+    "validation_step",
+    "test_step",
+)
 _LOCAL_FITS = "the clients' local fits"
 
 
@@ -89,6 +101,13 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
 
     engine: Engine
     _server: ServerStep
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in vars(cls).keys() & _EXTENDED:
+            code = getattr(inspect.unwrap(vars(cls)[name]), "__code__", None)
+            if code is not None and name not in code.co_names:
+                raise TypeError(f"{cls.__name__}.{name} leaves out what a run does there: call super().{name}() in it")
 
     def __init__(
         self,

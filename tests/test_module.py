@@ -426,6 +426,21 @@ def test_a_second_fit_of_one_trainer_is_refused_unless_it_continues(fit, toy_dat
         assert torch.equal(trained.net.state_dict()[name], weight), name
 
 
+@pytest.mark.parametrize("name", ["on_train_start", "on_save_checkpoint", "training_step"])
+def test_a_hook_of_lightning_that_leaves_out_the_runs_is_refused(name):
+    """As the class is made: without it a resumed run would lack states, or never end. An override that calls it is taken."""
+
+    def override(self, *arguments):
+        pass
+
+    with pytest.raises(TypeError, match=rf"^Mine.{name} leaves out .*: call super\(\).{name}\(\) in it$"):
+        type("Mine", (FedAvg,), {name: override})
+
+    class Extended(FedAvg):
+        def on_train_start(self):
+            super().on_train_start()
+
+
 def test_a_plateau_schedule_is_refused(fit, toy_data):
     """It would need a metric that a round does not have."""
     method = FedAvg(norm_net(), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
