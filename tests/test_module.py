@@ -311,6 +311,7 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
         ({"min_epochs": 2}, "trainer.min_epochs is 2.*min_steps"),
         ({"gradient_clip_algorithm": "value"}, "trainer.gradient_clip_algorithm is value.*model.clip_local_gradients"),
         ({"check_val_every_n_epoch": 5}, "trainer.check_val_every_n_epoch is 5.*val_check_interval"),
+        ({"limit_val_batches": 0.5}, "trainer.limit_val_batches is 0.5, must be 1.0 .* or a whole number"),
         ({"sync_batchnorm": True}, "trainer.sync_batchnorm is True"),
         ({"reload_dataloaders_every_n_epochs": 2}, "trainer.reload_dataloaders_every_n_epochs is 2.*leave it out"),
         (

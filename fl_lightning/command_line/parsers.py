@@ -22,6 +22,8 @@ from fl_lightning.config_files.reading import config_values, shortened
 from fl_lightning.state.strict_yaml import leave_times
 
 leave_times(get_yaml_default_loader())  # by which every parser reads numbers
+# Of enumerations, such as the default of an option of Lightning's Timer, they write the text.
+yaml.SafeDumper.add_multi_representer(str, yaml.representer.SafeRepresenter.represent_str)
 
 
 def plain(text: str) -> str:

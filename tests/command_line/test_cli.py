@@ -450,6 +450,16 @@ def test_help_lists_the_subcommands(command_line):
         assert name in result.stdout
 
 
+def test_an_option_with_an_enumeration_as_its_default_is_saved(main):
+    """The interval of Lightning's Timer, as text that the saved config gives again."""
+    timer = ["--trainer.callbacks+", "Timer", "--trainer.callbacks.duration", "00:01:00:00"]
+    assert main(*SMALL, "--trainer.max_steps", "1", *timer)[0] == 0
+    saved = Path("runs/digits_tce/version_0/config.yaml")
+    (options,) = [one["init_args"] for one in yaml.safe_load(saved.read_text())["trainer"]["callbacks"]]
+    assert options["interval"] == "step"
+    assert main("fit", "--config", str(saved))[0] == 0
+
+
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 def test_an_evaluation_needs_the_config_of_its_run(main, command):
     code, _, error = main(command, "--ckpt_path", "best")
