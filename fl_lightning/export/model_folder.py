@@ -33,7 +33,8 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
         folder: made if it is missing.
         weights: ``merged``: all weights and buffers of the net, adapters added to the weights that they adapt; a net of
             timm or transformers by name as these libraries store it. ``separate``: those that were trained, and the buffers;
-            with an adapter as peft stores it.
+            with an adapter as peft stores it, and with those that
+            the pretrained weights of transformers lack.
 
     Returns:
         The file with the weights.
@@ -80,6 +81,13 @@ def _write_merged(method: FederatedModule, folder: Path, classes: Sequence[str])
 
 def _write_trained(method: FederatedModule, folder: Path) -> str:
     net, trained, name = method.net, method.trained_names, _name_of(method)
+    if isinstance(net, LibraryNet):
+        trained |= net.drawn  # the library would draw others
+        if adapted := next(iter(sorted(net.drawn - net.state_dict().keys())), None):
+            raise ValueError(
+                f"model.adapter adapts {adapted.rpartition('.')[0]}, which the pretrained weights lack, and peft's format "
+                "cannot hold both: export with --weights merged"
+            )
     if method.adapter is None:
         weights = dict(net.named_parameters(remove_duplicate=False))
         kept = {id(weights[name]) for name in trained}

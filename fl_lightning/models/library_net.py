@@ -20,6 +20,9 @@ class LibraryNet(Network, ABC):
         name: the library's name of the net.
     """
 
+    drawn: frozenset[str] = frozenset()
+    """Weights before the class layer that the pretrained weights lack."""
+
     def __init__(self, net: nn.Module, head: str, name: str) -> None:
         super().__init__()
         self.classifier = net.get_submodule(head)

@@ -108,6 +108,7 @@ class TransformersModel(LibraryNet):
                 "give the built net in Python"
             )
         self.causal = causal
+        self.drawn = frozenset(filter(lambda name: name.startswith("features."), map(self._our_name, new)))
         accept_foreign(net)
 
     def _gives(self, logits: Tensor) -> bool:

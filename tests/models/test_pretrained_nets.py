@@ -592,6 +592,35 @@ def test_peft_reads_layers_that_end_with_the_name_of_a_trained_one(tmp_path):
     torch.testing.assert_close(adapted(ids).logits, net.eval()(ids), atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("adapter", [LoRA(r=2, target_modules=["query"]), None])
+def test_trained_weights_come_with_those_that_the_pretrained_ones_lack(tmp_path, adapter):
+    """The pooler of a BERT that was stored without one: transformers would draw another."""
+    config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, **SMALL, **NO_DROPOUT)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "bert")
+    net = partial(TransformersModel, name=str(tmp_path / "bert"))
+    method = FedAvg(net, adapter=adapter, trained=None if adapter else ["classifier.*"], local_steps=STEPS, optimizer=sgd)
+    fitted(method, federation("bert"))
+    _write_trained(method, tmp_path)
+    begun = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "bert", num_labels=3)
+    if adapter is not None:
+        read = peft.PeftModel.from_pretrained(begun, str(tmp_path))
+    else:
+        read = TransformersModel((8,), 3, str(tmp_path / "bert"))
+        read.load_state_dict(safetensors.torch.load_file(tmp_path / "trained.safetensors"), strict=False)
+    found = read.eval()(input_ids=IDS, attention_mask=MASK).logits if adapter else read.eval()(INPUTS["bert"])
+    torch.testing.assert_close(found, method.net.eval()(INPUTS["bert"]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_layer_that_the_pretrained_weights_lack_cannot_have_an_adapter_in_a_file_of_its_own(tmp_path):
+    config = transformers.BertConfig(vocab_size=30, max_position_embeddings=16, **SMALL, **NO_DROPOUT)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "bert")
+    net = partial(TransformersModel, name=str(tmp_path / "bert"))
+    method = FedAvg(net, adapter=LoRA(r=2, target_modules="all-linear"), local_steps=1)
+    fitted(method, federation("bert"), rounds=1)
+    with pytest.raises(ValueError, match=r"^model.adapter adapts features.bert.pooler.dense, which .* --weights merged$"):
+        _write_trained(method, tmp_path)
+
+
 def test_timm_reads_what_is_exported(main, tmp_path):
     """From a file of timm, and back as a folder that names the architecture."""
     begun = timm.create_model("test_resnet", num_classes=10)
