@@ -49,6 +49,7 @@ ORDER = (
     "fedreg_one_class",
     "drift_by_validation",
     "forgetting_of_losses",
+    "drift_on_other_seeds",
     "forgetting_across_methods",
     "drift_over_alphas",
     "tce_with_norms",
