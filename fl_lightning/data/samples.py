@@ -240,8 +240,8 @@ def _check_mask(part: str, inputs: NetInputs) -> None:
     shown = inputs["attention_mask"].flatten(1).any(dim=1)
     if not shown.all():
         raise ValueError(
-            f"data.source has {part} sample {int((~shown).nonzero()[0, 0])}, whose attention_mask hides every token, as of an "
-            "empty text: leave the sample out"
+            f"data.source has {part} sample {int((~shown).nonzero()[0, 0])} with an attention_mask that hides every token, as "
+            "of an empty text: leave the sample out"
         )
 
 

@@ -83,7 +83,7 @@ def _write_trained(method: FederatedModule, folder: Path) -> str:
     net, trained, name = method.net, method.trained_names, _name_of(method)
     if isinstance(net, LibraryNet):
         trained |= net.drawn  # the library would draw others
-        if adapted := next(iter(sorted(net.drawn - net.state_dict().keys())), None):
+        if adapted := min(net.drawn - net.state_dict().keys(), default=None):
             raise ValueError(
                 f"model.adapter adapts {adapted.rpartition('.')[0]}, which the pretrained weights lack, and peft's format "
                 "cannot hold both: export with --weights merged"

@@ -102,8 +102,8 @@ class LoRA(Adapter):
             import peft
         if adapted_layers(net):
             raise ValueError(
-                f"model.net {type(net).__name__} has an adapter already, as from another method, which trained it: give a new "
-                "net, or leave model.adapter out"
+                f"model.net {type(net).__name__} has an adapter already, such as that of an earlier method: give a new net, or "
+                "leave model.adapter out"
             )
         targets = _linear_layers(net) if self.every_linear else self.target_modules
         layers, passed = [name for name, _ in net.named_modules()], _passed_layers(net)

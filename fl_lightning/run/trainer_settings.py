@@ -146,9 +146,9 @@ def check_trainer(trainer: Trainer) -> None:
         if repr(value := getattr(trainer, name)) not in allowed:
             given = getattr(value, "value", value)  # of an enumeration
             raise ValueError(f"trainer.{name} is {given}, but a training step is a round: {cure}")
-    for name in ("limit_val_batches", "limit_test_batches"):
-        if (value := getattr(trainer, name)) not in (None, 0.0, 1.0) and isinstance(value, float):
-            raise ValueError(f"trainer.{name} is {value}, must be 1.0 for all batches or a whole number of them: give one")
+    limit = trainer.limit_val_batches  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(limit, float) and limit not in (0.0, 1.0):
+        raise ValueError(f"trainer.limit_val_batches is {limit}, must be 1.0 for all or a whole number of batches: give one")
     for callback in callbacks_of(trainer):
         if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):
             raise ValueError(

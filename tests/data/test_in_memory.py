@@ -236,7 +236,7 @@ TOKENS = {"input_ids": torch.arange(6).reshape(2, 3), "attention_mask": torch.on
         ),
         (
             {"inputs": {**TOKENS, "attention_mask": torch.tensor([[1, 1, 0], [0, 0, 0]])}},
-            "training sample 1, whose attention_mask hides every token",
+            "training sample 1 with an attention_mask that hides every token",
         ),
         ({"test_inputs": {**TOKENS, "attention_mask": torch.ones(2, 3)}}, "test inputs of .*float32"),
         ({"mean": [0.5], "std": [1.0]}, r"data.mean is \[0.5\], but data.source gives whole numbers"),

@@ -77,7 +77,7 @@ CHANGED_TOGETHER = [
         "--model.server_optimizer torch.optim.Adam": "model.server_optimizer is Adam, SGD in the run",
         "--model.lr_scheduler StepLR --model.lr_scheduler.step_size 1": "model.lr_scheduler is StepLR, None in the run",
         "--data.partition IID": "data.partition is IID, Dirichlet in the run",
-        "--trainer.limit_test_batches 1": "trainer.limit_test_batches is 1, 1.0 in the run",
+        "--trainer.limit_test_batches 0.5": "trainer.limit_test_batches is 0.5, 1.0 in the run",
     },
     {"--data.batch_size 8": "ckpt_path is of a run with other settings: data.batch_size is 8, 32 in the run: "},
 ]
