@@ -138,7 +138,7 @@ OTHERS = [
     (["--data", "null"], "data is null", ""),
     (["--trainer", "3"], "trainer is 3", ""),
     (["--model", "null"], "model", ""),
-    (["--model.privacy", "DPSGD"], "model.privacy is DPSGD", "noise_multiplier"),
+    (["--model.privacy", "DPSGD"], "model.privacy.noise_multiplier is missing", "give it"),
     (["--model.optimizer.lr"], "model.optimizer.lr", "has no value"),
     (["--model.optimizer.lr", "--model.local_steps", "3"], "model.optimizer.lr", "has no value"),
     (["--model.net={a: 1, a: 2}"], "model.net", "the key a is given twice"),
