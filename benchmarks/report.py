@@ -56,4 +56,4 @@ def _version(package: str) -> str:
 
 def write_json(path: Path, about: dict[str, Any], tables: list[Table]) -> None:
     """Everything that was measured, every sample included."""
-    path.write_text(json.dumps({**about, "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
+    path.write_text(json.dumps({**about, "tables": [asdict(table) for table in tables]}) + "\n")

@@ -361,25 +361,34 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def partition_picture(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
-    """Who holds what: bars for up to 29 clients and all of them together, a heatmap for more; counts (N, C)."""
+def partition_picture(counts: Tensor, classes: Sequence[str], title: str, sizes: Tensor | None = None) -> Figure:
+    """Who holds what: bars for up to 29 clients and all of them together, a heatmap for more.
+
+    Args:
+        counts: (N, C) labels or tokens of each class at each client.
+        sizes: (N,) samples of each client; by default it has one a count.
+    """
     if len(counts) > _BARS:
-        return label_map(counts, classes, title)
-    rows = [(f"client {client}", row) for client, row in enumerate(counts)]
-    rows.append(("all clients", counts.sum(dim=0)))
-    names = [f"{name} ({int(row.sum()):,})" for name, row in rows]
-    return label_shares(torch.stack([row for _, row in rows]), names, classes, f"{title}\n(in brackets: samples)")
+        return label_map(counts, classes, title, sizes)
+    sizes = counts.sum(dim=1) if sizes is None else sizes
+    names = [
+        *(f"client {client} ({size:,})" for client, size in enumerate(sizes.tolist())),
+        f"all clients ({int(sizes.sum()):,})",
+    ]
+    rows = torch.cat([counts, counts.sum(dim=0, keepdim=True)])
+    return label_shares(rows, names, classes, f"{title}\n(in brackets: samples)")
 
 
-def label_map(counts: Tensor, classes: Sequence[str], title: str) -> Figure:
-    """Class shares of many clients, a column a client, and their sizes; counts (N, C).
+def label_map(counts: Tensor, classes: Sequence[str], title: str, sizes: Tensor | None = None) -> Figure:
+    """Class shares of many clients, a column a client, and their sizes; (N, C) and (N,), as in ``partition_picture``.
 
     Clients are sorted by their most frequent class and its share. Above 400 clients a column is the mean of neighbours. The
     title states it.
     """
     table = counts.cpu().double().numpy()
-    sizes = table.sum(axis=1)
-    shares = table / np.maximum(sizes, 1)[:, None]
+    held = table.sum(axis=1)
+    sizes = held if sizes is None else sizes.cpu().numpy()
+    shares = table / np.maximum(held, 1)[:, None]
     # Ties go to the classes in turn: small clients have many, and the first class would look like the largest.
     turn = np.add.outer(np.arange(len(shares)), np.arange(len(classes))) % len(classes)
     order = np.lexsort((-shares.max(axis=1), (shares + 1e-9 * turn).argmax(axis=1)))

@@ -3,8 +3,9 @@
 A. Halimi, S. Kadhe, A. Rawat, N. Baracaldo: Federated Unlearning: How to Efficiently Erase a Client in FL? ICML workshop 2022.
 arXiv 2207.05521. The first of its two parts; the second, rounds without the client, is a run that begins with the result.
 Departures: the mean of the other clients' last models has their weights in the round, where the paper has all N clients with
-equal ones; in a last round without the client it is the global model. Momentum and the bound on the gradient are those of the
-authors' code, which stops by the distance from the client's last model; we stop by accuracy, as the paper does.
+equal ones; in a last round without the client it is the global model, in one with no other client what it received. Momentum
+and the bound on the gradient are those of the authors' code, which stops by the distance from the client's last model; we stop
+by accuracy, as the paper does.
 """
 
 import copy
@@ -93,7 +94,10 @@ class ProjectedAscent(FederatedCallback):
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         others = [position for position, client in enumerate(models.clients) if client != self.client]
-        if len(others) in (0, len(models.clients)):
+        if len(others) == len(models.clients):
+            return
+        if not others:
+            self._others = models.evaluate_received(lambda net: _flat(module, net))
             return
         by_samples = module.server_weighting == "n_weighted"
         counts = [float(module.data.num_train(models.clients[position])) if by_samples else 1.0 for position in others]

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
+from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure
 from fl_lightning.callbacks.figures import heatmap, one_panel
 from fl_lightning.evaluation.reference_sets import (
     ReferenceSamples,
@@ -27,8 +27,7 @@ class ReferenceAccuracy(FederatedCallback):
     ``reference/NAME/loss``, mean cross entropy in nats; the first accuracy is ``reference/NAME/accuracy_before`` too. In
     the chosen rounds also of each client's model after its fit: ``reference/NAME/cohort_accuracy`` is the mean over the
     cohort, ``forgetting/reference_NAME`` that less the accuracy of the global model that the clients received (negative is
-    forgetting), and ``reference/forgetting`` the heatmap of clients and sets, in which positive is forgetting. Its numbers
-    are the tensors ``reference/before``, (S,), and ``reference/after``, (K, S).
+    forgetting), and ``reference/forgetting`` the heatmap of clients and sets, in which positive is forgetting.
 
     Args:
         sets: by name, the sources of the reference sets, of which the test samples count; their classes are among those of
@@ -70,7 +69,6 @@ class ReferenceAccuracy(FederatedCallback):
             scalars[f"reference/{name}/cohort_accuracy"] = after[:, column].mean()
             scalars[f"forgetting/reference_{name}"] = (after[:, column] - before[column]).mean()
         module.log_round(scalars, round)
-        log_tensors(trainer, {"reference/before": before, "reference/after": after}, round)
         clients = [str(client) for client in models.clients]
         figure = heatmap(
             one_panel(len(clients)),

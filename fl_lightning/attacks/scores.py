@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def write_scores(path: Path, scores: Sequence[ClientScore], facts: dict[str, Any
     images = [image for client in scores for image in client.images]
     content = {
         **facts,
-        **{name: _number(_mean(getattr(image, name) for image in images)) for name in ("psnr", "ssim", "mse")},
+        **{name: _number(fmean(getattr(image, name) for image in images)) for name in ("psnr", "ssim", "mse")},
         "labels_right": sum(client.num_labels_right for client in scores),
         "num_images": len(images),
         "objectives": {client.images[0].client: [_number(value) for value in client.objectives] for client in scores},
@@ -121,13 +122,8 @@ def print_table(scores: Sequence[ClientScore], title: str) -> None:
         table.add_row(str(image.client), image.label, f"{image.psnr:.2f}", f"{image.ssim:.3f}")
     if len(images) > 1:
         table.add_section()
-        table.add_row("mean", "", *(f"{_mean(getattr(one, name) for one in images):.3f}" for name in ("psnr", "ssim")))
+        table.add_row("mean", "", *(f"{fmean(getattr(one, name) for one in images):.3f}" for name in ("psnr", "ssim")))
     Console().print(table)
-
-
-def _mean(values: Any) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 def _number(value: float) -> float | None:

@@ -38,19 +38,20 @@ def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
     Raises:
         ValueError: in one line, if the settings or the folder do not fit.
     """
-    config = _check_points(settings)
+    configs = _check_points(settings)
     asks = "--prune" if settings.prune else "--search tpe" if settings.search == "tpe" else None
-    if asks and (config.data.val_fraction == 0 or config.data.tasks is not None):
+    if asks and any(config.data.val_fraction == 0 or config.data.tasks is not None for config in configs):
         raise ValueError(f"{asks} goes by validation accuracy, and there is none: set data.val_fraction above 0")
-    return EnteredSweep(settings, config_text(settings.config), config.trainer.max_steps, left_out)
+    return EnteredSweep(settings, config_text(settings.config), configs[0].trainer.max_steps, left_out)
 
 
-def _check_points(settings: Settings) -> Namespace:
-    """Parse the first point, and each other value of each key instead of the first; returns the first point's config."""
+def _check_points(settings: Settings) -> list[Namespace]:
+    """Configs of the first point, and of those with each value of each key instead of the first."""
     shared = ["--config", settings.config, *settings.options]
     if (ckpt_path := parse_trainer_command("fit", shared).ckpt_path) is not None:
         raise ValueError(f"ckpt_path is {ckpt_path} in {settings.config}, from which every run would continue: remove it there")
     first = {axis.key: axis.values[0] for axis in settings.axes}
+    others: list[Namespace] = []
     for axis in settings.axes:
         seen: dict[str, Namespace] = {}
         for value in axis.values:
@@ -58,7 +59,8 @@ def _check_points(settings: Settings) -> Namespace:
             if same := [other for other, config in seen.items() if config == parsed]:
                 raise ValueError(f"--set {axis.key} has {same[0]} and {value}, which are the same: leave one out")
             seen[value] = parsed
-    return parse_trainer_command("fit", [*shared, *as_options(first)])
+        others += seen.values()
+    return [parse_trainer_command("fit", [*shared, *as_options(first)]), *others]
 
 
 def _parsed(options: Sequence[str], axis: Axis, value: str) -> Namespace:

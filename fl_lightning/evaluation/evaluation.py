@@ -43,7 +43,7 @@ class Evaluation(Callback):
 
     @property
     def names(self) -> list[EvaluationName]:
-        """The last evaluated one of ``val`` and ``test``."""
+        """The parts of the last evaluation, of ``val`` and ``test``."""
         return list({**self.scores, **self.personal})
 
     def follows(self, trainer: Trainer, round: int) -> bool:
@@ -131,16 +131,14 @@ class Evaluation(Callback):
         self._stored.open_for_evaluation(trainer)
 
     def _begin(self, trainer: Trainer) -> None:
-        """Reset the counts, and count an empty batch first: a process without batches still takes part in the sum."""
+        """Begin to count anew, with an empty batch first: a process without batches still takes part in the sum."""
         self.place_data(trainer)
         data, device = _data(trainer), next(self._method.net.parameters()).device
         objective, num_units = data.objective, len(data.classes)
-        if not self._counts:
-            self._counts = {name: ClassScores(num_units, objective) for name in get_args(EvaluationName)}
+        self._counts = {name: ClassScores(num_units, objective).to(device) for name in get_args(EvaluationName)}
         no_targets = data.samples.dataset.train.targets[:0].to(device)
         no_outputs = torch.zeros(objective.output_shape(no_targets, num_units), device=device)
         for counts in self._counts.values():
-            counts.to(device).reset()
             counts.update(no_outputs, no_targets)
 
     def _end(self, trainer: Trainer, module: LightningModule, names: Sequence[EvaluationName]) -> None:

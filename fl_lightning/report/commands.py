@@ -31,7 +31,7 @@ def report(
         out: folder of the report.
         baseline: label of the method that the others are tested against; by default FedAvg's.
         target: accuracy whose rounds are counted; by default the largest of the runs' callbacks.summary.targets, else 95 % of
-            the highest accuracy of any run.
+            the highest accuracy under each condition.
         width: of the figures in inches: 3.25 is a column of ICML or CVPR, 5.5 the text of NeurIPS, 6.75 both columns of ICML.
         rounds: rounds of the heatmaps of clients, such as [1,2000,4000]; by default the last measured.
         forgetting: more definitions of forgetting for a table of their own, such as chaudhry,mammoth: names of
@@ -82,8 +82,8 @@ def figures(
 
     Of the width of a paper's column, with text of 7 points or larger. Curves as in a report: accuracy, forgetting, tasks and
     bytes. And all that callbacks drew, if its numbers were logged: client forgetting, accuracy by class and its drops, one
-    round by class, personal models, labels of clients and of cohorts, and the accuracy, confusion, classes and attention of
-    tasks.
+    round by class, probes, personal models, labels of clients and of cohorts, and the accuracy, confusion, classes and
+    attention of tasks.
 
     Args:
         run: the folder of one run.

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from fl_lightning.callbacks.figures import partition_picture
 from fl_lightning.data import FederatedDataModule
@@ -34,21 +35,23 @@ def report_partition(data: FederatedDataModule, out: Path) -> None:
     settings = {"classes": dataset.classes, "partition": repr(data.partition), "seed": seed}
     write_partition(out, parts, labels, **settings)
     counts = torch.stack([objective.count_units(targets[part], len(dataset.classes)) for part in parts])
+    sizes = torch.tensor([len(part) for part in parts])  # a sample can have several labels or tokens
     title = f"{data.partition!r}, seed {seed}"
     picture = out.with_suffix(".png")
-    figure = partition_picture(counts, dataset.classes, title)
+    figure = partition_picture(counts, dataset.classes, title, sizes)
     with atomic_write(picture) as temporary:
         figure.savefig(temporary, format="png")
-    _print_table(heterogeneity(counts), title, f"{int(counts.sum()):,} of {len(private):,}", len(parts), len(dataset.classes))
+    _print_table(heterogeneity(counts), title, sizes, len(private), len(dataset.classes))
     print(f"Partition: {out}\nPicture: {picture}")
     print(f"Train with it: --data.partition Fixed --data.partition.clients {out} --data.num_clients {len(parts)}")
 
 
-def _print_table(scores: Heterogeneity, title: str, held: str, num_clients: int, num_classes: int) -> None:
+def _print_table(scores: Heterogeneity, title: str, sizes: Tensor, num_samples: int, num_classes: int) -> None:
     table = Table(title=title, show_header=False)
-    table.add_row("clients", f"{num_clients:,}")
-    table.add_row("samples held", held)
-    table.add_row("smallest, median, largest client", f"{scores.smallest:,.0f}, {scores.median:,.0f}, {scores.largest:,.0f}")
+    smallest, median, largest = sizes.double().quantile(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)).tolist()
+    table.add_row("clients", f"{len(sizes):,}")
+    table.add_row("samples held", f"{int(sizes.sum()):,} of {num_samples:,}")
+    table.add_row("smallest, median, largest client", f"{smallest:,.0f}, {median:,.0f}, {largest:,.0f}")
     table.add_row("classes of a client (mean)", f"{scores.distinct_labels:.2f} of {num_classes}")
     table.add_row("share of its largest class (mean)", f"{scores.largest_share:.3f}")
     table.add_row("distance from all clients (mean)", f"{scores.distance:.3f}")

@@ -100,7 +100,7 @@ def rate_robustness(study: Study) -> Table | None:
     for groups in families.values():
         if len(groups) < 2:
             continue
-        best = study.best(groups)
+        best = max(groups, key=lambda group: study.final_of(group).mean)
         top = study.final_of(best).mean
         label, rate = best.label_without(RATE), best.config[RATE]
         near = [[group for group in groups if top - study.final_of(group).mean <= within + _ROUNDING] for within in _TOLERANCES]
@@ -131,6 +131,6 @@ def ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Grou
         at = {group.config[key]: spread(study.final_of(group)) for group in family}
         rows.append([family[0].label_without(key, RATE), *(at.get(value, DASH) for value in values)])
     columns = ["method", *(f"{name} {value:g}" for value in values)]
-    best = ", each at its best learning rate" if key != RATE and study.tries_rates else ""
-    note = f"Final accuracy, mean ± standard deviation over seeds{best}."
+    rates = f", {study.rates_are}" if key != RATE and study.rates_are else ""
+    note = f"Final accuracy, mean ± standard deviation over seeds{rates}."
     return Table(f"ablation_{name.replace(' ', '_')}", f"Final accuracy by {name}", note, columns, rows, records)

@@ -2,10 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +16,7 @@ from fl_lightning.report.definitions import defined_forgetting
 from fl_lightning.report.figures import Drawing, Palette
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import Curve
-from fl_lightning.report.measured_rounds import class_names, client_forgetting_rounds, one_round_rounds
+from fl_lightning.report.measured_rounds import class_names
 from fl_lightning.report.run_figures import PROBES, Picture, pages, pictures
 from fl_lightning.report.runs import Run, is_number
 from fl_lightning.report.study import TASKS, Study, common_curve
@@ -33,37 +32,11 @@ _ABLATIONS = {
 }
 # Title of a report's heatmaps, by the tag of the picture.
 _WHO = {"forgetting/clients": "Who forgets whose data", "class_accuracy/one_round": "One round by class"}
-
-
-class _Cost(NamedTuple):
-    """A total over the rounds so far, which accuracy is drawn against."""
-
-    scalar: str
-    unit: float
-    axis: str
-    name: str
-    title: str
-    said: str
-
-
-_COSTS = (
-    _Cost(
-        "communication/total_up",
-        1e6,
-        "MB sent by the clients",
-        "communication",
-        "Accuracy by communication",
-        "what the clients had sent up by then",
-    ),
-    _Cost(
-        "communication/total_seconds",
-        1,
-        "simulated seconds",
-        "simulated_time",
-        "Accuracy by simulated time",
-        "the simulated time of the rounds so far (data.devices)",
-    ),
-)
+# Totals so far, which accuracy is drawn against: their unit, their axis, the file of the figure, and they in words.
+_COSTS = {
+    "communication/total_up": (1e6, "MB sent by the clients", "communication", "what the clients had sent up by then"),
+    "communication/total_seconds": (1, "simulated seconds", "simulated_time", "the simulated time so far (data.devices)"),
+}
 _MOST_FAMILIES = 10  # lines of an ablation
 _MOST_HEATMAPS = 12  # methods in one figure
 
@@ -133,8 +106,9 @@ def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
     count = sum(map(len, shown.values()))
     if count == len(study.groups):
         return ""
-    rates = "each at its best learning rate, " if study.tries_rates else ""
-    return f"The figure has {count} of {len(study.groups)} methods: {rates}under each condition the best ten. "
+    rates = f"{study.rates_are}, " if study.rates_are else ""
+    best = "the ten best of each condition, if all their runs logged it"
+    return f"The figure has {count} of {len(study.groups)} methods: {rates}{best}. "
 
 
 def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
@@ -180,7 +154,7 @@ def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: st
     shown = _drawn(study, name, finished=finished)
     sign = " Positive is forgetting." if "forgetting" in name else ""
     caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation, and there is none with one seed."
-    caption += f"{sign} {_selection(study, study.shown(finished=finished))}{figures.panels_note(shown)}"
+    caption += f"{sign} {_selection(study, shown)}{figures.panels_note(shown)}"
     both_signs = forgetting_sign(name) < 0  # what is learned from others is below 0, what is forgotten above
     figure = figures.by_condition(shown, draw, "round", label, zero_line=both_signs)
     return Drawing(file, f"{capitalised(label)} over rounds", caption, figure)
@@ -209,10 +183,12 @@ def _forgetting(study: Study, palette: Palette) -> Iterator[Section]:
         what = "Round forgetting F_t: mean drop in the global model's accuracy by class from one round to the next"
         what = what if gap == 1 else what.replace("one round to the next", f"one evaluation to the next, {gap} rounds later")
         points = partial(_round_points, name=name)
-        drawn.append(_distribution(shown, palette, "forgetting_round", "Distribution of round forgetting", what, points))
+        drawn.append(_distribution(study, shown, palette, "forgetting_round", "Distribution of round forgetting", what, points))
     if shown := _drawn(study, "forgetting/local", tensor=True):
         what = "Local forgetting F_kt: mean drop in accuracy by class from the global model to a client's, in steps of 1/200"
-        drawn.append(_distribution(shown, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points))
+        drawn.append(
+            _distribution(study, shown, palette, "forgetting_local", "Distribution of local forgetting", what, _local_points)
+        )
     columns = {name: f"{forgetting_name(name)}, mean" for name in names}
     yield Section("Forgetting", drawn, forgetting.forgetting(study, columns))
 
@@ -243,14 +219,22 @@ def _local_points(group: Group) -> NDArray:
     return np.concatenate([np.empty((0, 2)), *(buckets for one in logged for round, buckets in one.items() if round > 1)])
 
 
-def _distribution(shown: dict[str, list[Group]], palette: Palette, name: str, title: str, what: str, points) -> Drawing:
+def _distribution(
+    study: Study,
+    shown: dict[str, list[Group]],
+    palette: Palette,
+    name: str,
+    title: str,
+    what: str,
+    points: Callable[[Group], NDArray],
+) -> Drawing:
     def draw(axes: Axes, group: Group) -> None:
         if len(counted := points(group)):
             values, counts = counted.T
             figures.draw_distribution(axes, values, counts, palette[group], group.method)
 
     caption = f"{what}. Share of the values, of all rounds but round 1 and all seeds, that are at most this; further left is "
-    caption += f"less forgetting. {figures.panels_note(shown)}"
+    caption += f"less forgetting. {_selection(study, shown)}{figures.panels_note(shown)}"
     figure = figures.by_condition(shown, draw, "mean drop in accuracy by class", "share of values")
     return Drawing(name, title, caption, figure)
 
@@ -308,7 +292,7 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     if table is None:
         return
 
-    drawn = [_over_cost(study, palette, cost) for cost in _COSTS if _drawn(study, cost.scalar)]
+    drawn = [_over_cost(study, palette, name) for name in _COSTS if _drawn(study, name)]
     sizes = {round(costs.model_megabytes(run), 6) for group in study.finished for run in group.runs}
     if len(sizes) > 1 and not any(map(np.isnan, sizes)):
         groups = [group for some in study.shown().values() for group in some]
@@ -317,32 +301,34 @@ def _communication(study: Study, palette: Palette) -> Iterator[Section]:
     yield Section("Communication and model size", drawn, [table])
 
 
-def _over_cost(study: Study, palette: Palette, cost: _Cost) -> Drawing:
+def _over_cost(study: Study, palette: Palette, name: str) -> Drawing:
     """Accuracy against a total so far."""
+    unit, axis, file, said = _COSTS[name]
 
     def draw(axes: Axes, group: Group) -> None:
-        curves = [_against(study, run, cost) for run in group.runs]
+        curves = [_against(study, run, name, unit) for run in group.runs]
         rounds, values = common_curve([accuracy for accuracy, _ in curves])
         spent = np.mean([total.at(rounds) for _, total in curves], axis=0)
         figures.draw_band(axes, spent, values, palette[group], group.method)
 
-    shown = _drawn(study, cost.scalar)
-    caption = f"{study.metric_name.capitalize()} against {cost.said}, mean over seeds. {figures.panels_note(shown)}"
-    figure = figures.by_condition(shown, draw, cost.axis, study.metric_name)
-    return Drawing(cost.name, cost.title, caption, figure)
+    shown = _drawn(study, name)
+    caption = f"{study.metric_name.capitalize()} against {said}, mean over seeds. {_selection(study, shown)}"
+    figure = figures.by_condition(shown, draw, axis, study.metric_name)
+    return Drawing(file, f"Accuracy by {file.replace('_', ' ')}", f"{caption}{figures.panels_note(shown)}", figure)
 
 
-def _against(study: Study, run: Run, cost: _Cost) -> tuple[Curve, Curve]:
-    """The accuracy, and in its rounds the total of a cost by then; NaN, which is not drawn, outside of the logged rounds."""
-    accuracy, total = study.accuracy(run), run.log.scalars[cost.scalar]
+def _against(study: Study, run: Run, name: str, unit: float) -> tuple[Curve, Curve]:
+    """The accuracy, and in its rounds a total by then; NaN, which is not drawn, outside of the logged rounds."""
+    accuracy, total = study.accuracy(run), run.log.scalars[name]
     spent = np.interp(accuracy.rounds, total.rounds, total.values, left=np.nan, right=np.nan)
-    return accuracy, Curve(accuracy.rounds, spent / cost.unit)
+    return accuracy, Curve(accuracy.rounds, spent / unit)
 
 
 def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:
-    """A remark for each asked-for round in which no run measured clients against each other."""
-    logs = [group.runs[0].log for group in study.finished]
-    measured = sorted({round for log in logs for round in (*client_forgetting_rounds(log), *one_round_rounds(log))})
+    """A remark for each asked-for round of which there is no heatmap."""
+    shown, tags = study.shown().get(study.baseline.condition, []), {*_WHO, *PROBES}
+    found = (picture for group in shown for picture in pictures(group.runs[0].log) if picture.tag in tags)
+    measured = sorted({round for picture in found for round in picture.rounds})
     there = f"there are {', '.join(map(str, measured))}" if measured else "the runs logged none"
     missing = [round for round in rounds if round not in measured]
-    return [f"--rounds has {round}, of which there is no who-forgets heatmap: {there}" for round in missing]
+    return [f"--rounds has {round}, of which there is no heatmap: {there}" for round in missing]

@@ -104,7 +104,7 @@ class Study:
 
         It may be tuned to another rate under each condition, unless several of its rates are in the study.
         """
-        keys = [key for key in group.label_keys if key != RATE or self.tries_rates]
+        keys = [key for key in group.label_keys if key != RATE or self.rates_are]
         wanted = {key: (group if is_condition(key) else self.baseline).config.get(key) for key in keys}
         for other in self.finished:
             if all(other.config.get(key) == value for key, value in wanted.items()):
@@ -125,21 +125,29 @@ class Study:
             return Spread(()), math.nan
         return paired_test(scores(group), scores(other))
 
-    def best(self, groups: Sequence[Group]) -> Group:
-        """The group of the highest mean final accuracy."""
-        return max(groups, key=lambda group: self.final_of(group).mean)
+    @property
+    def choosing(self) -> str:
+        """The scalar that chooses learning rates: validation accuracy in place of test accuracy if all runs have it."""
+        validated = all("val/accuracy" in _measured(run) for group in self.groups for run in group.runs)
+        return "val/accuracy" if self.metric == "test/accuracy" and validated else self.metric
+
+    def chosen_by(self, group: Group) -> float:
+        """The mean final value, over a group's seeds, of the scalar that chooses learning rates."""
+        return float(np.mean([final_value(run.log.scalars[self.choosing].after(0), self.metric) for run in group.runs]))
 
     @property
-    def tries_rates(self) -> bool:
-        """Whether groups differ only in the learning rate."""
-        return len({group.setting(RATE) for group in self.groups}) < len(self.groups)
+    def rates_are(self) -> str:
+        """How learning rates were chosen, in words; empty unless groups differ only in the learning rate."""
+        tried = len({group.setting(RATE) for group in self.groups}) < len(self.groups)
+        return f"each at its best learning rate by {_METRICS[self.choosing]}" if tried else ""
 
     def at_best_rate(self, groups: Sequence[Group]) -> list[Group]:
         """Of groups that differ only in the learning rate, the best one; finished before unfinished."""
         families: dict[frozenset, list[Group]] = defaultdict(list)
         for group in groups:
             families[group.setting(RATE)].append(group)
-        return [self.best([group for group in family if group.finished] or family) for family in families.values()]
+        shown = ([group for group in family if group.finished] or family for family in families.values())
+        return [max(family, key=self.chosen_by) for family in shown]
 
     def shown(self, *, finished: bool = True) -> dict[str, list[Group]]:
         """Condition -> what figures show of it: each method at its best learning rate, the ten best with the baseline."""
@@ -202,7 +210,7 @@ def build_study(runs: Sequence[Run], baseline: str | None, target: float | None)
     metric = common_metric(measured)
     groups, said = group_runs(measured)
     study = Study(tuple(groups), metric, groups[0], {}, "")
-    scores = {group.label: study.final_of(group).mean for group in groups}
+    scores = {group.label: study.chosen_by(group) for group in groups}
     base = default_baseline(study.finished or groups, scores) if baseline is None else find_group(groups, baseline)
     return Study(tuple(groups), metric, base, *_targets(study, target)), remarks + said
 

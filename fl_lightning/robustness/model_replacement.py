@@ -34,5 +34,5 @@ class ModelReplacement(Hostile):
         self.scale = scale
 
     def changes(self, own: Tensor, honest: Tensor) -> Tensor:
-        scale = self.scale if self.scale is not None else (len(own) + len(honest)) / len(own)
-        return scale * own
+        clients = len(own) + (0 if honest is own else len(honest))
+        return (clients / len(own) if self.scale is None else self.scale) * own

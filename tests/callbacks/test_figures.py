@@ -161,6 +161,17 @@ def test_partition_picture_names_every_client_or_draws_a_map(num_clients, is_map
         assert len(names(figure.axes[0].yaxis)) == 30
 
 
+@pytest.mark.parametrize("num_clients", [2, 30])
+def test_a_partition_picture_of_samples_with_several_labels_has_the_numbers_of_samples(num_clients):
+    """Clients with 6 labels of 2 samples."""
+    sizes = torch.full((num_clients,), 2)
+    axes = partition_picture(torch.full((num_clients, 3), 2), ["a", "b", "c"], "title", sizes).axes
+    if num_clients == 2:
+        assert names(axes[0].yaxis) == ["client 0 (2)", "client 1 (2)", "all clients (4)"]
+    else:
+        assert axes[1].lines[0].get_ydata().tolist() == sizes.tolist()
+
+
 def test_label_map_sorts_clients_by_their_most_frequent_class():
     """Shares (1/4, 3/4), (1, 0), (0, 1), (3/4, 1/4): client 1, 3, then 2, 0; sizes 4, 2, 1, 4 fall."""
     figure = label_map(torch.tensor([[1, 3], [2, 0], [0, 1], [3, 1]]), ["a", "b"], "title")

@@ -158,6 +158,13 @@ def test_a_client_outside_of_the_last_round_starts_from_the_global_net():
     assert (vector(ascent.erased) - vector(method.net)).norm() < 1e-4
 
 
+def test_a_client_of_a_last_round_without_others_starts_from_what_it_received():
+    """Not from the global model of the round, which is its own."""
+    method = fitted(ascent := ProjectedAscent(CLIENT, 1e-6), data=federation(cohorts=[[0, 1], [CLIENT]], clients_per_round=1))
+    received = fitted(data=federation(cohorts=[[0, 1]], clients_per_round=1), rounds=1)
+    assert (vector(ascent.erased) - vector(received.net)).norm() < 1e-4 < (vector(method.net) - vector(received.net)).norm()
+
+
 def one_set(**settings):
     return FederatedDataModule(Arrays(torch.zeros(8, 3), [0, 1] * 4), num_clients=2, clients_per_round=2, **settings)
 

@@ -33,7 +33,7 @@ from fl_lightning.watch.watched_runs import WatchedRuns, numbers
 _SECONDS, _BYTES = 5.0, 10**9  # of one example, the seconds those of the processor
 _DRAWING = 15.0  # seconds more for the figures of all sections, each in three formats, of any two runs
 # How our errors begin. A folder's name, which some begin with, is that of the test.
-_OURS = ("RUNS", "RUN ", "FIRST has", "SECOND has", "no run has logged", "data.partition.clients", "data.num_clients")
+_OURS = ("RUNS", "RUN ", "FIRST has", "SECOND has", "no run has logged", "data.partition", "data.num_clients")
 _DAMAGED = r"[a-z/_0-9]+ of round [0-9]+ (has shape|names a task)"
 _CONFIG = {
     "seed_everything": 1,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_lightning.report.sections import sections
 from fl_lightning.report.study import Spread, holm
 
 
@@ -130,6 +131,31 @@ def test_the_default_baseline_is_fedavg_with_cross_entropy_at_its_best_rate(writ
     assert study("FedAvg, CrossEntropy, lr 1").baseline.label == "FedAvg, CrossEntropy, lr 1"
     with pytest.raises(ValueError, match=r"--baseline is X, must be one of: FedAvg, CrossEntropy, lr 0.1; FedAvg, Cross"):
         study("X")
+
+
+@pytest.mark.parametrize("all_validated", [True, False])
+def test_rates_are_chosen_by_validation_where_all_runs_have_it(write_run, study, all_validated):
+    """Rate .1 is best on validation samples, .3 on test samples."""
+    for rate, val, test in ((0.1, 0.75, 0.5), (0.3, 0.5, 0.75)):
+        validated = {} if rate == 0.3 and not all_validated else {"val/accuracy": {1: val}}
+        write_run(f"a_{rate}", {1: test}, model__optimizer__lr=rate, scalars=validated)
+    one = study()
+    assert one.baseline.label == f"FedAvg, CrossEntropy, lr {0.1 if all_validated else 0.3}"
+    assert one.shown() == {"": [one.baseline]}
+    by = "validation" if all_validated else "test"
+    best = f"each at its best learning rate by {by} accuracy, the ten best of each condition, if all their runs logged it"
+    drawn = {drawing.name: drawing for section in sections(one, []) for drawing in section.drawings}
+    assert f"The figure has 1 of 2 methods: {best}." in drawn["accuracy"].caption
+
+
+def test_a_caption_counts_the_methods_that_are_drawn(write_run, study):
+    """One of three has no local forgetting."""
+    for method in ("FedAvg", "FedProx", "FedNova"):
+        local = {} if method == "FedNova" else {"forgetting/local_mean": {1: 0.125, 2: 0.25}}
+        write_run(method, {1: 0.5, 2: 0.5}, model=method, scalars=local)
+    drawn = {drawing.name: drawing for section in sections(study(), []) for drawing in section.drawings}
+    assert "The figure has 2 of 3 methods" in drawn["forgetting_local_mean_over_rounds"].caption
+    assert "The figure has" not in drawn["accuracy"].caption
 
 
 @pytest.mark.parametrize("key", ["tasks", "aggregation", "hostile", "privacy", "server_optimizer"])

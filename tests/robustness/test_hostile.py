@@ -26,6 +26,7 @@ def test_what_hostile_clients_send():
     ]
     for hostile, sent in expected:
         torch.testing.assert_close(hostile.changes(OWN, HONEST), torch.tensor(sent, dtype=torch.float64))
+    assert torch.equal(ModelReplacement().changes(OWN, OWN), OWN)  # K / H is 1 where all of a round are hostile
 
 
 def test_attacks_equal_byzfl():

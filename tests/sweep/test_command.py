@@ -59,6 +59,7 @@ def test_a_command_that_cannot_be_meant(refused, arguments, message):
         (["--set", "model.optimizer.lr=0.1,0.10"], "--set model.optimizer.lr has 0.1 and 0.10, which are the same"),
         ([*LR, "--trainer.max_step", "3"], "trainer.max_step is not an option here"),
         ([*LR, "--prune", "--data.val_fraction", "0"], "--prune goes by validation accuracy, and there is none"),
+        (["--set", "data.val_fraction=0.1,0", "--prune"], "--prune goes by validation accuracy, and there is none"),
     ],
 )
 @pytest.mark.one_in(3)
