@@ -359,7 +359,7 @@ class FederatedAlgorithm(LocalTraining):
         if self.personal and not self.needs.data.task_streams:
             _check_personal(self)
         if self.needs.initial_model:
-            keep_initial_model(self, anew=False)
+            keep_initial_model(self, anew=self.begins_run)
         self.tasks.configure()
         for kind in self.server_zeros:
             if self.begins_run or kind not in self.server_states:

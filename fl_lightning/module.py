@@ -30,11 +30,11 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.evaluation.evaluation import Evaluation
 from fl_lightning.functional.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
-from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder, step_schedules
+from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
 from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import Batch, Protection, Site, Update
+from fl_lightning.protocol import Batch, Learner, Protection, Site, Update
 from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
@@ -179,7 +179,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
         self.lost_rounds.add(report, any(visit.sends for visit in visits))
-        step_schedules(self.lr_schedulers())
+        if (schedule := self.lr_schedulers()) is not None:
+            schedule.step()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
         for watcher in watchers:
             watcher.on_aggregate_end(self.trainer, self, round)
         scalars = training_scalars(report)
@@ -253,6 +254,9 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self.trainer.state.fn != "fit":
             return [self.evaluation]
+        # Without what an earlier run of this method has measured and counted; a checkpoint replaces it.
+        self.newest, self.newest_rounds, self.tuned_engine, self.evaluation.round = {}, {}, None, -1
+        self.lost_rounds.begin()
         record = RunRecord()
         record.open(self.trainer, run_folder(self.trainer, self.run_folder))  # Lightning's next step makes event files
         return [self.evaluation, record]
@@ -289,6 +293,11 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             raise ValueError(
                 f"trainer has done {counted(self.trainer.global_step, 'round')}, and another fit would lose the states of the "
                 "server's optimizer and the clients: make a new Trainer, or give fit a ckpt_path to continue"
+            )
+        if type(self.tasks) is not Learner and hasattr(self, "engine") and self.trainer.ckpt_path is None:
+            raise ValueError(
+                f"model.tasks is {type(self.tasks).__name__}, which has learned in an earlier fit of this method: make a new "
+                "method, or give fit a ckpt_path to continue"
             )
         self.settings.of_fit = self.settings.present(self.trainer)
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:

@@ -68,12 +68,6 @@ def fused(build: OptimizerBuilder) -> OptimizerBuilder:
     return fusing
 
 
-def step_schedules(schedulers: Any) -> None:
-    """Step the schedules of a Lightning module once: none, one or several from its ``lr_schedulers()``."""
-    for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
-        scheduler.step()
-
-
 def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torch.optim.Optimizer:
     """Build an optimizer; a ValueError for one of its arguments names it as it is given on the command line."""
     try:
@@ -91,7 +85,8 @@ def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torc
     for name, value in optimizer.defaults.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}.{name} is {value}, must be a finite number")
-    if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
         kind = type(optimizer).__name__
         raise ValueError(f"{key} is {kind}, which needs a closure to evaluate the loss again, which no step gives: use another")
     return optimizer

@@ -20,8 +20,8 @@ class Trainer(pl.Trainer):
 
     It shows :class:`~fl_lightning.callbacks.RoundProgressBar` and, at the end, the table of
     :class:`~fl_lightning.callbacks.RunSummary`, and logs epsilon by :class:`~fl_lightning.callbacks.PrivacyBudget`, unless a
-    callback of that kind is given; ``enable_progress_bar=False`` leaves out the bar. A plain ``lightning.pytorch.Trainer``
-    trains the same weights.
+    callback of that kind is given; ``enable_progress_bar=False`` leaves out the bar. On a CPU a plain
+    ``lightning.pytorch.Trainer`` trains the same weights.
 
     Args:
         max_steps: rounds.

@@ -190,6 +190,17 @@ def test_server_optimizers_of_ours_have_names():
     assert type(FedAvg(net, server_optimizer="FedAdam").server_optimizer(list(net.parameters()))) is FedAdam
 
 
+def test_a_step_without_closure_is_enough():
+    """As local steps call it."""
+
+    class Plain(torch.optim.SGD):
+        def step(self):
+            super().step()
+
+    method = FedAvg(nn.Linear(4, 3), optimizer=lambda weights: Plain(weights, lr=0.1))
+    assert type(method.optimizer(list(method.net.parameters()))) is Plain
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

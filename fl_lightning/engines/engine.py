@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Rows, Share, round_report
@@ -204,6 +204,7 @@ class Engine(ABC):
             label_counts, train_label_counts = (
                 method.hostile.label_counts(of, index) for of in (label_counts, train_label_counts)
             )
+        received = dict(self.global_state)
         client = Client(
             index=index,
             round=request.round,
@@ -212,10 +213,10 @@ class Engine(ABC):
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             weight_names=self._weight_names,
-            received_state=dict(self.global_state),
+            received_state=received,
             data=self.samples,
             differentiate=self.differentiate,
-            evaluate=self.evaluate,
+            evaluate=lambda tensors, function: self.frozen.evaluate({**received, **tensors}, function),
             apply=self.apply,
             estimate=self.context.protection.estimate,
             sends=request.sends,
@@ -338,10 +339,6 @@ class Engine(ABC):
             if buffers is not None:
                 buffers.update(after)
         return torch.autograd.grad(value, list(weights.values()), materialize_grads=True), loss.detach()
-
-    def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
-        """``client.evaluate`` on a copy of the net."""
-        return self.frozen.evaluate(tensors, function)
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """``client.apply`` on the working copy."""

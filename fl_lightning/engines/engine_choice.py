@@ -115,7 +115,8 @@ def start_engine(
             raise
         if asked != "auto":
             raise _cannot_run(method, choice, error) from error
-        why = _cannot_be(method, choice.name, _error_text(error))
+        started, why = None, _cannot_be(method, choice.name, _error_text(error))
+    if started is None:  # only here is the memory of the other engine free again, which the error holds
         started = _rehearsed(method, context, Choice("sequential", why), round, visits)
     if asked != "auto" or (agreed := Choice(*context.ranks.broadcast(started.choice))) == started.choice:
         return started

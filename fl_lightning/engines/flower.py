@@ -95,13 +95,13 @@ class FlowerEngine(Engine):
         self._sites = present_sites()
 
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
-        asks, requests = share.models is not None, dict[int, Request]()
+        asks, requests, device = share.models is not None, dict[int, Request](), self.context.device
         for position, visit in visits.items():
             requests[position] = replace(self.request(round, visit, max_steps), returns_model=asks)
         replies = self._sites.visit(round, {request.client: pack(request) for request in requests.values()})
         for position, request in requests.items():
             packed = replies.get(request.client)
-            reply = self._lost(request) if packed is None else unpack(Reply, packed)
+            reply = self._lost(request) if packed is None else unpack(Reply, {path: t.to(device) for path, t in packed.items()})
             share.book(position, booked(self.method, reply), partial(_model, reply))
 
     def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> int:
@@ -129,8 +129,9 @@ class FlowerEngine(Engine):
 
     def _lost(self, request: Request) -> Reply:
         """The books of a client that did not answer."""
-        nan, state = torch.full((1,), torch.nan), ClientState(method={"stamp": torch.full((2,), torch.nan)})
-        return Reply(request.round, request.client, nan, torch.zeros(1), state=state, bytes_down=self.traffic.down(request))
+        nan, no = (torch.full((1,), value, device=self.context.device) for value in (torch.nan, 0.0))
+        state = ClientState(method={"stamp": nan.expand(2)})
+        return Reply(request.round, request.client, nan, no, state=state, bytes_down=self.traffic.down(request))
 
 
 def _model(reply: Reply) -> State:

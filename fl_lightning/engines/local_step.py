@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.gradients import by_transform
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.counted_dropout import CountedDropout
@@ -98,7 +99,7 @@ class LocalStep:
             resting: weights that this step does not change.
 
         Raises:
-            RuntimeError: if the method's hooks do not call ``client.apply`` exactly once.
+            ArgumentError: if the method's hooks do not call ``client.apply`` exactly once.
         """
         newest = {name: tensor.clone() for name, tensor in untrained.items()}
         applied: list[Sequence[Tensor]] = []
@@ -126,7 +127,7 @@ class LocalStep:
             step=step,
             data=None,
             differentiate=differentiate,
-            evaluate=self.frozen.evaluate,
+            evaluate=lambda tensors, function: self.frozen.evaluate({**facts["received_state"], **tensors}, function),
             apply=applied.append,
             estimate=self.estimate,
             resting=resting,
@@ -140,14 +141,23 @@ class LocalStep:
                 return self.method.client_step(self.scope.net, batch, client)
 
         loss, _ = self.scope.call({**trained, **newest}, (), take_step)
-        if len(applied) != 1:
-            raise RuntimeError(f"{type(self.method).__name__}.client_step calls client.apply {len(applied)} times, not once")
+        check_one_update(self.method, len(applied))
         return StepResult(tuple(applied[0]), loss.detach(), newest, client.state)
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     """New dicts with the same tensors: a hook's additions to its state do not change the caller's."""
     return {name: _copied(part) if isinstance(part, dict) else part for name, part in state.items()}
+
+
+def check_one_update(method: FederatedAlgorithm, times: int) -> None:
+    """Check how often the local step of a method called ``client.apply``.
+
+    Raises:
+        ArgumentError: if it is not once.
+    """
+    if times != 1:
+        raise ArgumentError(f"{type(method).__name__}.client_step", f"calls client.apply {times} times, must call it once")
 
 
 class Scope(nn.Module):

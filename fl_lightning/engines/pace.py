@@ -42,12 +42,13 @@ def paced(
         return Pace(visits, None, 0, None)
     method, works, broadcasts = hooks.method, list[Work](), list[dict[str, Any]]()
     for visit in visits:
-        client, steps = visit.client, method.num_local_steps(visit.client)
+        client, fit = visit.client, method.num_local_steps(visit.client)
+        steps = min(fit, visit.num_steps or fit)
         broadcast = hooks.sent_down(visit)
         broadcasts.append(broadcast)
         down = traffic.down(Request(round, client, 0, broadcast=broadcast, receives=visit.receives))
         up = bytes_up if visit.sends else 0
-        works.append(Work(client, steps, method.expected_work(client) / steps, down, up))
+        works.append(Work(client, steps, method.expected_work(client) / fit, down, up))
     finishes, seconds = devices.finishes(works, round, method.seed, method.data.cohort_size)
     there = [
         visit._replace(num_steps=finish.steps, broadcast=broadcast)

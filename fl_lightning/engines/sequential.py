@@ -10,7 +10,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.linear_factors import LinearFactors, steps_by_factors
-from fl_lightning.engines.local_step import ELEMENTWISE, run_key, step_dropout
+from fl_lightning.engines.local_step import ELEMENTWISE, check_one_update, run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
@@ -74,8 +74,11 @@ class SequentialEngine(Engine):
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         batch = client.labeled(batch)
         dropout = step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext()
+        self._applied = 0
         with dropout, self._factors.collected():
-            return self.method.client_step(self.net, batch, client)
+            loss = self.method.client_step(self.net, batch, client)
+        check_one_update(self.method, self._applied)
+        return loss
 
     def differentiate(
         self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None
@@ -109,6 +112,7 @@ class SequentialEngine(Engine):
         return {i: state for i, state in moments.items() if state}
 
     def _apply(self, gradients: Sequence[Tensor]) -> None:
+        self._applied += 1
         set_gradients(self.trained, gradients, self._resting)
         self.optimizer.step()
         self._factors.add(self.optimizer, self._resting)

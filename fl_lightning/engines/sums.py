@@ -55,8 +55,8 @@ def check_weight(what: str, weight: float) -> None:
 
 
 def _layout(tensors: State) -> Layout:
-    """One client's tensors, of M clients' (M, ...), those of one type side by side."""
-    return {key: _shape(tensors[key]) for key in sorted(tensors, key=lambda key: str(tensors[key].dtype))}
+    """One client's tensors, of M clients' (M, ...), those of one type side by side, and in the same order for all clients."""
+    return {key: _shape(tensors[key]) for key in sorted(tensors, key=lambda key: (str(tensors[key].dtype), key))}
 
 
 def _check_alike(name: str, one: KeysView[str], *others: KeysView[str]) -> None:

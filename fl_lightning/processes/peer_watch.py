@@ -15,6 +15,7 @@ from typing import Any
 
 _TICK = 1.0  # seconds between signs of life
 _LAST_WORDS = 0.5  # seconds in which the other processes can print their lines
+_GREETING = 10.0  # seconds for what another process says as it connects
 _GRACE = 2.0  # seconds for the main thread to clean up
 
 
@@ -199,15 +200,17 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
     while len(links) < world_size - 1:
         try:
             link, _ = server.accept()
-            link.settimeout(timeout)
-            greeting = link.makefile("rb", buffering=0).readline(99).split()  # without the bytes after it
         except TimeoutError as error:
             missing = ", ".join(str(rank) for rank in range(1, world_size) if rank not in links)
             raise ConnectionError(
                 f"no connection came from rank {missing} in {timeout:g} s (trainer.strategy.peer_timeout): see what it says"
             ) from error
-        except ConnectionError:  # a stranger's, which was reset
+        link.settimeout(min(timeout, _GREETING))
+        try:
+            greeting = link.makefile("rb", buffering=0).readline(99).split()  # without the bytes after it
+        except (TimeoutError, ConnectionError):  # a stranger's, which said nothing or was reset
             continue
+        link.settimeout(timeout)
         if len(greeting) == 2 and secrets.compare_digest(greeting[0], word.encode()):
             links[int(greeting[1])] = link
     server.close()

@@ -107,7 +107,10 @@ class Client:
     data: ClientBatches | None  # serves its samples; None in a local step, which sees only its batch
     differentiate: Differentiate
     evaluate: Callable[[State, Callable[[Any], Tensor]], Tensor]
-    """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient."""
+    """What a function of the net gives with other weights and buffers in it, in evaluation mode, without gradient.
+
+    The weights and buffers that are left out are those of ``received_state``.
+    """
     apply: Callable[[Sequence[Tensor]], None]  # the local optimizer's step with these gradients, once a local step, at its end
     estimate: GradientEstimator = mean_gradient
     sends: bool = True  # in this visit; else it trains for itself

@@ -184,7 +184,7 @@ class Learner(LocalLearning):
         return model
 
     def configure(self) -> None:
-        """Begin once the net is final, or continue in a second fit."""
+        """Begin once the net is final, or continue in a fit from a checkpoint."""
         if not self._has_begun:
             self.begin_run()
             self._has_begun = self.method.federation is not None  # else for use without data

@@ -20,7 +20,12 @@ class LostRounds:
     """
 
     def __init__(self, at_sites: bool = False, least: int = 1) -> None:
-        self.count, self._at_sites, self._least = 0, at_sites, least
+        self._at_sites, self._least = at_sites, least
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the rounds of an earlier run."""
+        self.count = 0
         self._last_counted: RoundReport | None = None  # of the newest round with an effect
         self._cure = "see the warnings of these rounds"  # of the newest round without one
         self._is_far_named = False

@@ -1,7 +1,7 @@
 """A message between Flower's ClientApp and the process of its site, on one machine: Flower's records.
 
 Flower starts a process for each message, which ends with the reply; the net and the samples are in a process that stays.
-Neither end of this module needs torch: its import would take longer than most visits.
+The ClientApp's end does not import torch, which would take longer than most visits.
 """
 
 import json

@@ -767,12 +767,33 @@ class NeverApplies(FedAvg):
         return self.client_gradients(net, batch, client)[1]
 
 
+@pytest.mark.parametrize("engine", ["sequential", "auto", "vectorized"])
 @pytest.mark.parametrize(("method", "times"), [(AppliesTwice, 2), (NeverApplies, 0)])
-def test_a_step_that_does_not_apply_once_is_refused(fit, method, times):
+def test_a_step_that_does_not_apply_once_is_refused(fit, engine, method, times):
     """A stacked or captured step hands its gradients over at its end: said before round 1, with the number of calls."""
-    text = refusal(fit, Case(method, mlp, ragged, sgd), "vectorized")
-    assert f"{method.__name__}.client_step calls client.apply {times} times, not once" in text
-    assert text.endswith("set model.engine to sequential")
+    text = refusal(fit, Case(method, mlp, ragged, sgd), engine)
+    assert text.endswith(f"{method.__name__}.client_step calls client.apply {times} times, must call it once")
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_what_an_evaluation_leaves_out_is_what_the_client_received(fit, engine):
+    """Of weights alone on a net with BatchNorm, in round 2: not the statistics that the run began with."""
+
+    class Teaches(FedAvg):
+        def client_loss(self, net, batch, client):
+            names = client.received_state if self.complete else client.weight_names
+            sent = {name: client.received_state[name] for name in names}
+            said = client.evaluate(sent, lambda received: received(batch.inputs))
+            return super().client_loss(net, batch, client) + (net(batch.inputs) - said).square().mean(dim=1)
+
+    class Whole(Teaches):
+        complete = True
+
+    class WeightsOnly(Teaches):
+        complete = False
+
+    whole, part = (run(fit, Case(method, batch_norm_net, equal, sgd), engine, rounds=2) for method in (Whole, WeightsOnly))
+    assert_same(part, whole, 0)
 
 
 def test_batches_inside_a_local_step_are_refused(fit):

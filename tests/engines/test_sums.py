@@ -183,6 +183,15 @@ def test_processes_may_know_names_in_different_orders():
     assert two.mean("b")["x"].tolist() == [1.0]
 
 
+def test_lanes_may_know_the_tensors_of_a_name_in_different_orders():
+    """x is 1 and 2, y 10 and 20."""
+    one, two = Sums(CPU), Sums(CPU)
+    add_one(one, {"a": Weighted({"x": torch.tensor([1.0]), "y": torch.tensor([10.0])}, 1.0)})
+    add_one(two, {"a": Weighted({"y": torch.tensor([20.0]), "x": torch.tensor([2.0])}, 1.0)})
+    one.take(two)
+    assert {name: tensor.tolist() for name, tensor in one.mean("a").items()} == {"x": [1.5], "y": [15.0]}
+
+
 @pytest.mark.parametrize("into", ["one", "lanes", "processes"])
 def test_clients_send_the_same_tensors_under_a_name(into):
     """One that only some send has no mean under that name; whoever is first, and wherever the sums meet."""

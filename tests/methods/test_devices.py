@@ -90,6 +90,21 @@ def test_shares_of_a_cohort_are_without_those_that_are_missing(tiny, speeds):
     tiny.assert_same(late.net, without.net, atol=0)
 
 
+@pytest.mark.parametrize("partial_work", [False, True])
+def test_visits_of_fewer_steps_stay_as_short(tiny, speeds, partial_work):
+    """A method that asks for one step gets one, however many the devices have time for, and takes the time of one."""
+
+    class OneStep(FedAvg):
+        def cohort(self, round):
+            return [visit._replace(num_steps=1) for visit in super().cohort(round)]
+
+    devices = Devices(speeds, deadline=5.0, partial_work=partial_work)
+    trained = tiny.train(OneStep, tiny.new_data(cohorts=[COHORT], devices=devices), engine="sequential")
+    expected = tiny.train(OneStep, tiny.new_data(cohorts=[COHORT]), engine="sequential")
+    tiny.assert_same(trained.net, expected.net, atol=0)
+    assert trained.reports[0].clients == COHORT
+
+
 def test_a_broadcast_is_made_once_for_each_client(tiny, speeds):
     asked = []
 

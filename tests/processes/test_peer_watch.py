@@ -177,6 +177,18 @@ def test_a_stranger_is_not_let_in(greeting):
     server.close()
 
 
+def test_a_stranger_that_says_nothing_keeps_nobody_out(monkeypatch):
+    """Such as one that looks for open ports."""
+    monkeypatch.setattr(peer_watch, "_GREETING", 0.2)
+    server, port, word = peer_watch.listen("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        links = peer_watch.connect("127.0.0.1", port, word, 1, timeout=5)
+        accepted = peer_watch.accept(server, word, 2, timeout=5)
+    assert accepted.keys() == {1}
+    for link in (*accepted.values(), *links.values()):
+        link.close()
+
+
 def test_a_process_does_not_wait_for_ever_for_one_that_never_started(monkeypatch):
     """Before all have joined nobody sends signs of life: the wait for the others has an end."""
     monkeypatch.setattr(torchrun_store, "_store", lambda: SimpleNamespace(check=lambda keys: False))
