@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
+    OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -299,6 +300,11 @@ def test_bytes_are_those_of_weights_and_buffers(fit, toy_data):
         ({"callbacks": [BatchSizeFinder()]}, "callbacks has BatchSizeFinder, .*: leave it out"),
         ({"callbacks": [LearningRateFinder()]}, "callbacks has LearningRateFinder, .*: use fl-lightning sweep"),
         ({"callbacks": [ModelPruning("l1_unstructured", amount=0.5)]}, "callbacks has ModelPruning, .*: leave it out"),
+        ({"callbacks": [OnExceptionCheckpoint("a")], "enable_checkpointing": True}, "has OnExceptionCheckpoint, .*: leave it"),
+        (
+            {"callbacks": [ModelCheckpoint(save_on_exception=True)], "enable_checkpointing": True},
+            "ModelCheckpoint with save_on_exception, .*: leave it",
+        ),
         (
             {"callbacks": [EarlyStopping("val/accuracy")], "check_val_every_n_epoch": 1},
             "callbacks has EarlyStopping, .*: give it check_on_train_epoch_end=False$",

@@ -1,12 +1,11 @@
 """A net called with other tensors instead of those it holds."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
-T = TypeVar("T")
 Slots = dict[str, list[str]]  # by a tensor's name: the names of all attributes that hold it
 
 
@@ -66,33 +65,3 @@ def call_with(net: nn.Module, slots: Slots, tensors: Mapping[str, Tensor], argum
     # With tie_weights torch replaces the tensors of a layer with two names twice, and leaves the new ones there.
     replaced = {slot: tensor for name, tensor in tensors.items() for slot in slots[name]}
     return functional_call(net, replaced, tuple(arguments), tie_weights=False)
-
-
-class _Call(nn.Module):
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, function: Callable[[], T]) -> T:
-        return function()
-
-
-def call_holding(net: nn.Module, tensors: Mapping[str, Tensor], function: Callable[[], T]) -> T:
-    """The result of a function while a net holds other weights and buffers.
-
-    Args:
-        tensors: by name; if two layers share a weight, or a layer has two names, only the given name changes.
-
-    Example::
-
-        >>> import torch
-        >>> net = nn.Linear(2, 1, bias=False)
-        >>> call_holding(
-        ...     net,
-        ...     {"weight": torch.tensor([[1.0, 2.0]])},
-        ...     lambda: net(torch.tensor([3.0, 4.0])),
-        ... )
-        tensor([11.])
-    """
-    held = {f"net.{name}": tensor for name, tensor in tensors.items()}
-    return functional_call(_Call(net), held, (function,), tie_weights=False)

@@ -6,7 +6,6 @@ with FedProx's proximal term. Departure: momentum and the proximal term together
 their accumulation.
 """
 
-import math
 from typing import Unpack
 
 import torch
@@ -95,10 +94,7 @@ class FedNova(FedProx):
     def accumulation(self, steps: int, rate: float) -> float:
         """``||a||_1`` of so many local steps at this rate: the sum of how often each gradient counts."""
         kept = self.mu * rate  # of a gradient's part of the delta, each later step takes this share back
-        if kept > 0:
-            # A schedule of rates can take it above 1, where a step goes beyond the received weights.
-            return -math.expm1(steps * math.log1p(-kept)) / kept if kept < 1 else (1 - (1 - kept) ** steps) / kept
-        return self._accumulated_steps(steps)
+        return sum((1 - kept) ** step for step in range(steps)) if kept else self._accumulated_steps(steps)
 
     def aggregate(self, reduced: Reduction) -> Update:
         effective_steps = reduced.mean("accumulation")["a"]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
@@ -92,6 +93,11 @@ class FedReg(FederatedModule):
     def check_data(self) -> None:
         super().check_data()
         check_groups(self, "lr", *_NONE)
+        if draws(self.net, inputs := self.data.first_inputs(2)) or mixes_samples(self.net, inputs):
+            raise ValueError(
+                f"model.net is {type(self.net).__name__}, whose outputs in training depend on chance or on other samples, but "
+                "FedReg needs those of the sample only: use another net"
+            )
 
     def configure_model(self) -> None:
         super().configure_model()

@@ -160,8 +160,6 @@ class FederatedNet(nn.Module):
             is_drawn_anew: whether a weight, by name, changes even if it is not trained.
         """
         self.personal = of_class_layer(self.net, self.personal)
-        if not isinstance(self.net, Network):
-            accept_foreign(self.net)
         # In a local step under some engines the net holds plain tensors, without the information whether they are trained.
         self.trained_names = frozenset(name for name, weight in self.net.named_parameters() if weight.requires_grad)
         frozen = (name for name, _ in self.net.named_parameters() if name not in self.trained_names)
@@ -220,6 +218,8 @@ def freeze_net(method: FederatedNet) -> None:
             or the class layer has no known name.
     """
     net, trained = method.net, method.trained
+    if not isinstance(net, Network):
+        accept_foreign(net)  # before other hooks, which then see logits
     find_class_layer(net, method.class_layer)
     if trained is not None and not trained:
         raise ValueError("model.trained is [], which trains no weight: name some, or give null for all")

@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
+    OnExceptionCheckpoint,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -54,6 +55,7 @@ _CALLBACKS_NOT_OF_ROUNDS: dict[type[Callback], str] = {
     BatchSizeFinder: "leave it out",
     LearningRateFinder: "use fl-lightning sweep",
     ModelPruning: "leave it out",
+    OnExceptionCheckpoint: "leave it out, and resume from the last.ckpt of ModelCheckpoint, which is of a whole round",
 }
 _TIME = r"\d+:\d\d:\d\d:\d\d"
 
@@ -153,6 +155,11 @@ def check_trainer(trainer: Trainer) -> None:
         if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):
             raise ValueError(
                 f"trainer.callbacks has {type(callback).__name__}, but a training step is a round, and a fit one epoch: {cure}"
+            )
+        if isinstance(callback, ModelCheckpoint) and getattr(callback, "save_on_exception", False):
+            raise ValueError(
+                "trainer.callbacks has ModelCheckpoint with save_on_exception, which saves in the middle of a round: leave it "
+                "out, and resume from last.ckpt"
             )
     if any(isinstance(callback, EarlyStopping) and _checks_at_end(callback, trainer) for callback in callbacks_of(trainer)):
         raise ValueError(

@@ -8,14 +8,15 @@ has the code's factor 1/2, which equation 2 lacks.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from fl_lightning.checks import check_choice, check_range
-from fl_lightning.functional.stateless import call_holding
 from fl_lightning.methods.fedprox import FedProx
 from fl_lightning.module import Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, Gathered, Learner, Needs, Reduction, SparseTensor, Update, Upload, Weighted
@@ -123,9 +124,9 @@ class FedWeIT(FedProx):
 
     def client_loss(self, net: nn.Module, batch: Batch, client: Client) -> Tensor:
         """A, including the parts of other clients' tasks."""
-        loss = super().client_loss
         composed = self.tasks.composed(net, client.carry["foreign"])
-        return call_holding(net, composed, lambda: loss(net, batch, client)) if composed else loss(net, batch, client)
+        held: Any = partial(_outputs, net, composed) if composed else net
+        return super().client_loss(held, batch, client)
 
     # Up -------------------------------------------------------------------------------------------------------------
 
@@ -212,3 +213,8 @@ def _larger_than_share(mask: Tensor, share: float) -> Tensor:
     """``|m| > sorted(|m|)[floor(share * n)]``, (n,) bools, the sizes in ascending order: equal ones are left out together."""
     sizes = mask.abs()
     return sizes > sizes.sort().values[math.floor(share * len(sizes))]
+
+
+def _outputs(net: nn.Module, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    """Of a net with other tensors in it; if two layers share a weight, only the given name changes."""
+    return functional_call(net, tensors, (inputs,), tie_weights=False)

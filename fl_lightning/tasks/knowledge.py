@@ -29,7 +29,8 @@ class WeightedTransfer(APD):
         l1, l2, decay, retroactive, adaptive_start: of :class:`APD`.
         knowledge: which tasks of other clients a client gets when a task begins: the ``last`` of each, or ``all``, from which
             ``num_foreign`` are drawn.
-        num_foreign: maximum number of tasks; by default the number of other clients in a cohort. 0 for none.
+        num_foreign: maximum number of tasks, 0 for none; by default the largest size of a cohort, but at most the number of
+            other clients.
         mask: whether B is masked; if not, all of it is sent.
         adaptive: whether there is A at all.
         penalize_mask: whether ``l1 * |sigmoid(m_t)|`` is part of the loss, as in equation 2.

@@ -15,6 +15,7 @@ from fl_lightning.data.reference_samples import ReferenceSamples
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
 from fl_lightning.functional import empirical_fisher
+from fl_lightning.methods.localonly import LocalOnly
 from fl_lightning.models.federated_net import shared_zeros
 from fl_lightning.protocol import Client
 from fl_lightning.tasks.l2sp import L2SP
@@ -42,6 +43,11 @@ class PretrainedEWC(L2SP):
         super().__init__(penalty)
         self.source, self.root = open_source(source, "model.tasks.source"), root
         self._samples: ReferenceSamples
+
+    def obstacle_to(self, method: Any) -> str | None:
+        if isinstance(method, LocalOnly) and self.penalty > 0:
+            return "sends its clients nothing, and so no Fisher information: use L2SP, or another method"
+        return super().obstacle_to(method)
 
     def begin_run(self) -> None:
         self.method.server_states.add(_FISHER, shared_zeros(self.method))
@@ -74,4 +80,4 @@ class PretrainedEWC(L2SP):
             return 0.0
         fisher = client.broadcast[_FISHER]
         terms = [(fisher[name] * (weight - start).square()).sum() for name, (weight, start) in self._pulled(net).items()]
-        return self.penalty / 2 * torch.stack(terms).sum()
+        return self.penalty / 2 * torch.stack(terms).sum() if terms else 0.0

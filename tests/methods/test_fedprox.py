@@ -30,6 +30,12 @@ def test_without_pull_it_is_fedavg(tiny):
     tiny.assert_same(tiny.train(FedProx, mu=0).net, tiny.train(FedAvg).net, atol=0)
 
 
+def test_where_nothing_is_shared_there_is_no_pull(tiny):
+    """Buffers are sent, all weights stay with their clients."""
+    settings = {"personal": ["*weight", "*bias"]}
+    tiny.assert_same(tiny.train(FedProx, mu=5.0, **settings).net, tiny.train(FedAvg, **settings).net, atol=0)
+
+
 def test_the_first_step_feels_no_pull(tiny):
     """At ``w = x`` the gradient of the penalty is 0: with one local step it is FedAvg, bit for bit, and finite."""
     tiny.assert_same(tiny.train(FedProx, mu=5.0, local_steps=1).net, tiny.train(FedAvg, local_steps=1).net, atol=0)

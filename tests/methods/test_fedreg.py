@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LinearLR
+from torchvision.ops import StochasticDepth
 
 from fl_lightning import FedAvg
 from fl_lightning.functional.random_streams import stream_seed
@@ -397,6 +398,8 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
 
     with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
         train(layer)
+    with pytest.raises(ValueError, match="^model.net is Sequential, whose outputs in training depend on chance"):
+        train(StochasticDepth(0.5, "row"))
     train(nn.Dropout(0.0))
 
 

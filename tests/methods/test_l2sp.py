@@ -7,7 +7,7 @@ import torch
 
 from fl_lightning import FedAvg, FederatedDataModule, Trainer
 from fl_lightning.data import Arrays, SomeClasses
-from fl_lightning.methods import FedPer, FedProx
+from fl_lightning.methods import FedPer, FedProx, LocalOnly
 from fl_lightning.models import MLP
 from fl_lightning.tasks import L2SP, PretrainedEWC
 
@@ -116,6 +116,10 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_start(learner, tmp_path):
             ),
             "^model.tasks.source is Arrays, with the class z, which data.source lacks: give both the same class names, "
             "as SomeClasses does$",
+        ),
+        (
+            lambda tiny: tiny.train(LocalOnly, tasks=PretrainedEWC(known_before(tiny))),
+            "sends its clients nothing, and so no Fisher information: use L2SP, or another method$",
         ),
     ],
 )

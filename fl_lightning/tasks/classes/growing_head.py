@@ -52,7 +52,9 @@ class GrowingHead:
             bias[rows] = 0
 
 
-def _without_unseen(net: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-    """A hook on a net's outputs: classes not seen yet get minus infinity."""
+def _without_unseen(net: nn.Module, inputs: Any, logits: Any) -> Any:
+    """A hook: logits of classes not seen yet become minus infinity, but not in an object, which a call by keywords returns."""
+    if not isinstance(logits, Tensor):
+        return logits
     unseen = torch.arange(logits.shape[-1], device=logits.device) >= net.get_buffer(_SEEN)
     return logits.masked_fill(unseen, float("-inf"))

@@ -3,7 +3,7 @@
 Fine-tuning as in J. Zhang, C. Chen, W. Zhuang, L. Lyu: TARGET, ICCV 2023, arXiv 2303.06937, and S. Babakniya et al.: MFCL,
 NeurIPS 2023, arXiv 2311.07784. The head has a row for every class from the start, and the rows of the classes seen so far are
 active: a growing head with constant shapes. Departures: new rows are uniform in +-1/sqrt(d) with bias 0, where TARGET's are in
-+-sqrt(3/d) and MFCL's biases are drawn too.
++-sqrt(3/d) and MFCL's biases are drawn too; the rows of the first task are the net's.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ class ClassLearner(Learner):
     The method decides what goes through the server, ``FedProx(net, tasks=ClassLearner())``. ``data.tasks`` sets each client's
     samples in each task. ``data.clients_per_round`` of the clients that have joined take part in a round, or all of them if
     there are fewer; a fraction is of ``data.num_clients``. The net gives minus infinity for classes not seen yet, in training,
-    evaluation and as a teacher. New values are drawn for the rows of a class, the same for all clients, when its task begins.
-    With blurry borders, clients also train on samples of other tasks' classes. With ``softmax_over`` new, the classes that a
-    client has samples of then count as new; with ``seen``, the later classes that it has met count as seen. The net has a
-    linear class layer, as all bundled nets have.
+    evaluation and as a teacher. New values are drawn for the rows of a class, the same for all clients, when its task begins,
+    from the second task on. With blurry borders, clients also train on samples of other tasks' classes. With ``softmax_over``
+    new, the classes that a client has samples of then count as new; with ``seen``, the later classes that it has met count as
+    seen. The net has a linear class layer, as all bundled nets have.
 
     Args:
         rounds_per_task: R, rounds after which a task is over.
@@ -117,6 +117,10 @@ class ClassLearner(Learner):
             raise ValueError(
                 f"model.tasks.softmax_over is new, but data.tasks is {self.data.tasks}, whose tasks have samples of earlier "
                 "ones' classes: set it to seen"
+            )
+        if getattr(method.loss, "class_weights", None) is not None:
+            raise ValueError(
+                f"model.loss is {method.loss!r}, but which classes compete changes with data.tasks: leave class_weights out"
             )
         participation = self.data.participation
         for round in range(1, (participation.num_rounds or 0) + 1):

@@ -40,7 +40,6 @@ class MFCL(DistillingLearner):
     predicted classes, their balance, BatchNorm's statistics and smoothness.
 
     Args:
-        net: with ``features`` and a linear ``classifier``, as all bundled nets; the data are images.
         distillation: w_kd, at least 0.
         head_weight: w_ft, at least 0.
         generated: number of generated samples in a local step, at least 1.

@@ -1,5 +1,7 @@
 """Fine-tuning on classes that arrive against a plain loop with a head that grows, its clock, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from pairs import Pair
@@ -12,7 +14,7 @@ from fl_lightning.engines.engine_choice import by_rule
 from fl_lightning.engines.rounds import run_round
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
-from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.losses import TruncatedCrossEntropy, WeightedCrossEntropy
 from fl_lightning.methods import FedDisco
 from fl_lightning.methods.feddisco import disco_weights
 from fl_lightning.privacy import DPSGD
@@ -130,6 +132,27 @@ def test_the_net_says_nothing_of_classes_not_seen(arriving):
         assert logits.isfinite().all(dim=0).tolist() == [True] * count + [False] * (6 - count)
         assert len(logits) == 11 * count
     assert int(trained.net.num_seen) == 6
+
+
+@pytest.mark.parametrize("kind", [SimpleNamespace, tuple])
+def test_nets_that_return_more_than_logits(arriving, kind):
+    """As those of Hugging Face do: the run of the same net with logits alone."""
+
+    class Returning(torch.nn.Module):
+        def __init__(self, more):
+            super().__init__()
+            torch.manual_seed(0)
+            self.features, self.classifier = torch.nn.Flatten(), torch.nn.Linear(18, 6)
+            self.more = more
+
+        def forward(self, images):
+            logits = self.classifier(self.features(images))
+            if not self.more:
+                return logits
+            return (logits, images) if kind is tuple else SimpleNamespace(logits=logits, images=images)
+
+    more, plain = (arriving.train(ClassLearner, net=Returning(more).double()) for more in (True, False))
+    arriving.assert_same(more.net, plain.net, atol=0)
 
 
 def test_weight_decay_does_not_shrink_rows_before_their_task(arriving):
@@ -341,6 +364,9 @@ def test_what_does_not_fit_together_is_refused(arriving, with_trainer):
             arriving.train(method, arriving.new_data(tasks))
         assert str(error.value) == message
 
+    weighted = WeightedCrossEntropy([1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match=r"^model.loss is Weighted.*, but which classes compete .*: leave class_weights out"):
+        arriving.train(ClassLearner, loss=weighted)
     with pytest.raises(ValueError, match=r"^model.personal is \['features.\*'\], but ClassLearner evaluates one model"):
         arriving.train(KeepsFeatures)
     nameless = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 6)).double()
