@@ -21,7 +21,7 @@ from fl_lightning.command_line.trainer_command import parse_trainer_command, tra
 from fl_lightning.config_files.reading import options_of
 from fl_lightning.report.runs import read_run
 from fl_lightning.run.provenance import commit
-from fl_lightning.state.checkpoint import part_of, read_checkpoint
+from fl_lightning.state.checkpoint import read_checkpoint, weights_of_net
 from fl_lightning.sweep.points import Run, parse_seeds
 from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS, run_scalars
@@ -202,7 +202,7 @@ def _code(method: str) -> str:
 
 
 def _weights_digest(checkpoint: Path) -> str:
-    weights = part_of(read_checkpoint(checkpoint, "model.initial_weights")["state_dict"], "net")
+    weights = weights_of_net(read_checkpoint(checkpoint, "model.initial_weights"))
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())

@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import signature
+from inspect import isfunction, signature
 from itertools import pairwise
 from pathlib import Path
 from pydoc import ErrorDuringImport, locate
@@ -179,10 +179,13 @@ def _of_value(
     option = next((one for one in given if one.startswith("data.source.")), None)
     if key == "data.source" and option is not None and (line == _UNKNOWN_CLASS or text.endswith(".npz")):
         return f"{said}, which takes no {option}: give a class, such as --data.source Npz or ImageFolder"
-    if isinstance(value, str) and "collections.abc.Sequence" in of_types and not offered:
-        return f"{said}, must be a list: give {_as_list(value)}"
+    takes_list = not offered and re.search(r"'(collections\.abc\.Sequence|list)'", of_types)
+    if isinstance(value, str) and takes_list and (listed := _as_list(value)) != f"'{value}'":
+        return f"{said}, must be a list: give {listed}"
     if not offered or text in offered:
         return f"{said}{'' if of_types.startswith(',') else ': '}{of_types}"
+    if unknown := re.fullmatch(r"Option '(\w+)' is not accepted", line):
+        return f"{key}.{unknown[1]} is given, but {text} has no such option: leave it out"
     if found := re.search(r"does not correspond to a subclass of (\w+)", line):
         return f"{said}, which does not derive from {found[1]}: {_INSTEAD.get(key, 'derive it, or give another class')}"
     if (missing := re.match(r"No module named '(\w+)'", line)) and text.startswith(f"{missing[1]}."):
@@ -256,7 +259,7 @@ def _known_options(parser: ArgumentParser, given: Mapping[str, Any], classes: Cl
         kind = classes(key).get(value, value) if isinstance(value, str) else None
         if isinstance(kind, str):
             kind = _located(kind) if "." in kind and not Path(kind).exists() else None
-        if isinstance(kind, type):
+        if isinstance(kind, type) and isfunction(kind.__init__):
             known += [key, *class_options(kind, key)]
     return [option for option in dict.fromkeys(known) if option not in SEED_KEYS and not option.endswith(".help")]
 

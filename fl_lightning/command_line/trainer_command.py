@@ -71,7 +71,7 @@ def trainer_parser(command: str) -> CommandParser:
     for key, kind in {"data": FederatedDataModule, **_CALLBACKS}.items():
         parser.add_class_arguments(kind, key, fail_untyped=False, sub_configs=True)
     for target in ("data.seed", "model.init_args.seed"):
-        parser.link_arguments("seed_everything", target, compute_fn=int)
+        parser.link_arguments("seed_everything", target)
     named = ", ".join(NAMED)
     parser.add_argument("--ckpt_path", type=str | None, help=f"a checkpoint: {named} of the newest version, or a file")
     parser.add_argument(

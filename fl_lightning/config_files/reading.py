@@ -84,7 +84,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any], key: str = "") -> dict[st
     """
     is_another = "class_path" in over and not _is_same_class(base.get("class_path"), over["class_path"])
     if is_another and key not in _METHODS:
-        base = {key: value for key, value in base.items() if key != "init_args"}
+        base = {key: value for key, value in base.items() if key not in ("init_args", "dict_kwargs")}
     merged = dict(base)
     for name, value in over.items():
         below, full = base.get(name), f"{key}.{name}".lstrip(".")
@@ -135,7 +135,6 @@ def _content(path: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"config is {name}, which cannot be taken ({error}): correct the file") from error
     if not isinstance(content, dict):
         raise ValueError(f"config is {name}, which holds no keys: fl-lightning fit --print_config shows what it may hold")
-    _check_mappings(content, name)
     return content
 
 

@@ -2,6 +2,8 @@
 
 import math
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
@@ -19,22 +21,24 @@ def read_archive(key: str, path: Path) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if it is not an archive of plain arrays, or they do not fit into memory.
     """
+    with _plain_arrays(key, path):
+        if not is_zipfile(path):
+            raise ValueError("it is a single array, or something else")
+        with ZipFile(path) as archive:
+            sizes = [_claimed_bytes(archive, name) for name in archive.namelist()]
+    check_memory(sum(sizes), f"the arrays of {key} {path}", "give a part of them")
+    with _plain_arrays(key, path), np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@contextmanager
+def _plain_arrays(key: str, path: Path) -> Iterator[None]:
     try:
-        return _arrays(key, path)
+        yield
     except (OSError, EOFError, ValueError, BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ValueError(
             f"{key} is {path}, which is not an archive of plain arrays ({first_line(error)}): save it again"
         ) from error
-
-
-def _arrays(key: str, path: Path) -> dict[str, np.ndarray]:
-    if not is_zipfile(path):
-        raise ValueError("it is a single array, or something else")
-    with ZipFile(path) as archive:
-        sizes = [_claimed_bytes(archive, name) for name in archive.namelist()]
-    check_memory(sum(sizes), f"the arrays of {key} {path}", "give a part of them")
-    with np.load(path) as archive:
-        return {name: archive[name] for name in archive.files}
 
 
 def _claimed_bytes(archive: ZipFile, name: str) -> int:

@@ -230,7 +230,7 @@ class DomainStream(Tasks):
             test_task=task_of[dataset.test.targets],
             class_task=None,
             cumulative=self.cumulative,
-            repeating=False,  # all classes are new in each
+            repeating=False,  # at() gives all classes as the new ones
             blurry=False,
         )
 

@@ -38,7 +38,7 @@ class ClassStreams:
     test_task: Tensor  # (n_test,), position of a test sample's task
     class_task: Tensor | None  # (C,), position of a class's task; None if every task has all classes
     cumulative: bool  # whether clients keep the samples of earlier tasks, which come first
-    repeating: bool  # whether a client has samples of an earlier task again: it keeps its own, or stays at it
+    repeating: bool  # whether a client has samples of classes that are not in at(position).new
     blurry: bool  # whether tasks have samples of each other's classes
 
     @property

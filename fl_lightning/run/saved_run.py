@@ -47,14 +47,14 @@ def build_run(
         data: class of the data module; None: without data.
     """
     parser = LightningArgumentParser(exit_on_error=False)
-    parser.add_argument("--seed_everything", type=bool | int, default=0)
+    parser.add_argument("--seed_everything", type=int, default=0)
     parser.add_lightning_class_args(method, "model", subclass_mode=True)
     seeded = ["model.init_args.seed"]
     if data is not None:
         parser.add_lightning_class_args(data, "data")
         seeded.append("data.seed")
     for name in seeded:
-        parser.link_arguments("seed_everything", name, compute_fn=int)
+        parser.link_arguments("seed_everything", name)
     wanted = ("seed_everything", "model", *(["data"] if data is not None else []))
     parsed = parser.parse_object({name: config[name] for name in wanted if name in config})
     return parser.instantiate(parsed)  # pyright: ignore[reportReturnType]

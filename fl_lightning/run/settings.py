@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -143,13 +144,24 @@ class RunSettings:
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
         """Check that a fit of a trainer would continue the run that wrote a checkpoint.
 
+        Keys that only one of the two has, such as a newer option of the package, are not compared.
+
         Raises:
             ValueError: naming each setting that differs.
         """
         check_whole(checkpoint)
         rounds = checkpoint["global_step"]
         if not any(watcher.only_looks for watcher in round_callbacks(trainer)):
-            check_settings(checkpoint["federated"]["settings"], self.present(trainer), rounds)
+            saved = checkpoint["federated"]["settings"]
+            differing = _differing(*(_so_far(settings, rounds) for settings in (saved, self.present(trainer))))
+            if {"model.seed", "data.seed"} <= differing.keys():
+                differing = {"seed_everything": differing.pop("model.seed"), **differing}
+                del differing["data.seed"]
+            if differing:
+                raise ValueError(
+                    f"ckpt_path is of a run with other settings: {_listed(differing)}: use that run's, or start a new run from "
+                    "its weights with model.initial_weights"
+                )
         if rounds > trainer.max_steps:
             raise ValueError(
                 f"trainer.max_steps is {trainer.max_steps}, but the run of ckpt_path has {counted(rounds, 'round')} already: "
@@ -176,28 +188,6 @@ def config_settings(key: str, value: Any) -> Settings:
         plain = value is None or isinstance(value, bool | int | float | str | list)
         return {key: value if plain else str(value)}
     return named | {name: inner for part in parts.items() for name, inner in config_settings(*part).items()}
-
-
-def check_settings(saved: Settings, present: Settings, rounds: int) -> None:
-    """Check that a fit with the settings ``present`` continues the run that saved ``saved``.
-
-    Keys that only one of the two has, such as a newer option of the package, are not compared.
-
-    Args:
-        rounds: rounds that the run has finished.
-
-    Raises:
-        ValueError: naming each key that differs, with both values.
-    """
-    differing = _differing(*(_so_far(settings, rounds) for settings in (saved, present)))
-    if {"model.seed", "data.seed"} <= differing.keys():
-        differing = {"seed_everything": differing.pop("model.seed"), **differing}
-        del differing["data.seed"]
-    if differing:
-        raise ValueError(
-            f"ckpt_path is of a run with other settings: {_listed(differing)}: use that run's, or start a new run from its "
-            "weights with model.initial_weights"
-        )
 
 
 def _so_far(settings: Settings, rounds: int) -> Settings:
@@ -263,6 +253,8 @@ def _arguments(kind: type) -> dict[str, None]:
 
 def described(key: str, value: Any) -> Settings:
     """A value as plain containers; objects by class and options, under the keys of the command line."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return {key: value}
     if isinstance(value, Path):

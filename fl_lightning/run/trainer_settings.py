@@ -153,6 +153,7 @@ def check_trainer(trainer: Trainer) -> None:
         raise ValueError(f"trainer.limit_val_batches is {limit}, must be 1.0 for all or a whole number of batches: give one")
     for callback in callbacks_of(trainer):
         if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):
+            trainer.callbacks.remove(callback)  # pyright: ignore[reportAttributeAccessIssue]  # else it would act on this error
             raise ValueError(
                 f"trainer.callbacks has {type(callback).__name__}, but a training step is a round, and a fit one epoch: {cure}"
             )

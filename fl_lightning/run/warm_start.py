@@ -10,12 +10,12 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.torchvision_model import check_finite_values, check_no_wrapper, read_state_dict
-from fl_lightning.state.checkpoint import part_of, plain_weights, read_checkpoint
+from fl_lightning.state.checkpoint import plain_weights, read_checkpoint, weights_of_net
 
 _KEY = "model.initial_weights"
 
 
-def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord | None = None) -> dict[str, Any]:
+def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord) -> dict[str, Any]:
     """Give a method's net the weights and buffers in a file: of the global net in a checkpoint, and nothing else of its run,
     or a net's plain state dict, also as safetensors. A net of timm or transformers by name takes these libraries' files too.
 
@@ -23,7 +23,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
 
     Args:
         method: its net is changed.
-        given: inputs of the run; None: they are not compared.
+        given: inputs of the run.
 
     Returns:
         ``file`` and ``round`` of the weights; None for the round of plain weights.
@@ -48,7 +48,7 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     return {"file": path, "round": round}
 
 
-def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tuple[State, int | None]:
+def stored_weights(path: str, given: InputRecord, key: str = _KEY) -> tuple[State, int | None]:
     """The weights and buffers of a net in a file, and the round that they come from; None of plain weights.
 
     Args:
@@ -64,12 +64,11 @@ def stored_weights(path: str, given: InputRecord | None, key: str = _KEY) -> tup
     if (weights := plain_weights(path)) is not None:
         return weights, None
     checkpoint = read_checkpoint(path, key, or_else="save a net's state_dict() by itself with torch.save")
-    if given is not None:
-        try:
-            check_same_inputs(recorded_inputs(checkpoint), given, key)
-        except ValueError as error:  # a net may be meant for other data
-            warnings.warn(str(error), stacklevel=1)
-    return part_of(checkpoint["state_dict"], "net"), checkpoint["global_step"]
+    try:
+        check_same_inputs(recorded_inputs(checkpoint), given, key)
+    except ValueError as error:  # a net may be meant for other data
+        warnings.warn(str(error), stacklevel=1)
+    return weights_of_net(checkpoint), checkpoint["global_step"]
 
 
 def check_same_net(stored: State, present: State, holder: str, cure: str) -> None:

@@ -11,9 +11,10 @@ from fl_lightning.state.atomic_files import unwritable
 
 def cache_folder() -> Path:
     """``$FL_LIGHTNING_CACHE``, or ``fl_lightning`` in the user's cache folder; it is made."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fl_lightning"
-    folder = Path(os.environ.get("FL_LIGHTNING_CACHE", default))
-    folder.mkdir(parents=True, exist_ok=True)
+    given = os.environ.get("FL_LIGHTNING_CACHE")  # empty ones count as not given
+    folder = Path(given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fl_lightning")
+    with naming_cache(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -139,10 +139,10 @@ def check_whole(checkpoint: dict[str, Any]) -> None:
         )
 
 
-def part_of(state_dict: State, part: str) -> State:
-    """The part of a method's state dict that belongs to one submodule, by the names in the submodule."""
-    named = ((name.partition("."), tensor) for name, tensor in state_dict.items())
-    return {inner: tensor for (submodule, _, inner), tensor in named if submodule == part}
+def weights_of_net(checkpoint: dict[str, Any]) -> State:
+    """The weights and buffers of the net in a checkpoint, by the net's names."""
+    stored = checkpoint["state_dict"].items()
+    return {name.removeprefix("net."): tensor for name, tensor in stored if name.startswith("net.")}
 
 
 def refuse_code(weights_only: bool | None) -> None:

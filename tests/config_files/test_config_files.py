@@ -62,7 +62,7 @@ def test_another_class_leaves_the_bases_arguments_behind(write):
     """Arguments of one optimizer mean nothing to another; those of the same class stay."""
     write(
         piece={
-            "optimizer": {"class_path": "SGD", "init_args": {"momentum": 0.9}},
+            "optimizer": {"class_path": "SGD", "init_args": {"momentum": 0.9}, "dict_kwargs": {"d": 1}},
             "net": {"class_path": "A", "init_args": {"b": 1}},
         },
         mine={

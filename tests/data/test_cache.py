@@ -12,6 +12,7 @@ from fork_server import fork
 from fl_lightning.data.cache import cached
 from fl_lightning.data.mapped_files import create_rows
 from fl_lightning.data.samples import Dataset, Samples
+from fl_lightning.state.cache_files import cache_folder
 
 
 def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypatch):
@@ -19,10 +20,19 @@ def test_cache_takes_the_default_folder_from_the_environment(tmp_path, monkeypat
     samples = Samples(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
     for variable, folder in (("XDG_CACHE_HOME", tmp_path / "xdg"), ("HOME", tmp_path / "home" / ".cache")):
         monkeypatch.delenv("FL_LIGHTNING_CACHE", raising=False)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
         monkeypatch.setenv(variable, str(folder if variable != "HOME" else folder.parent))
         cached("toy", "x", lambda _: Dataset(samples, samples, ("a",)))
         assert len(list((folder / "fl_lightning").glob("toy-*.pt"))) == 1
+
+
+def test_a_cache_without_a_folder_is_named(tmp_path, monkeypatch):
+    """A file is in its place. Where the folder is given, nobody asks for the home, which some containers lack."""
+    monkeypatch.setattr(Path, "home", lambda: pytest.fail("asks for the home"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(OSError, match=rf"^{tmp_path}/file/cache .* with FL_LIGHTNING_CACHE=FOLDER$"):
+        cache_folder()
 
 
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"junk", lambda content: content[: len(content) // 2]])

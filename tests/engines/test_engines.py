@@ -938,8 +938,8 @@ def test_auto_says_what_cannot_be_kept_or_stacked(fit, capsys, monkeypatch, cloc
     for _ in range(2):
         run(fit, Case(FedAvg, conv_net, ragged, sgd), "auto")
         line = engine_line(capsys)
-        assert line.startswith("Engine: sequential (measured at every start ([Errno 20] Not a directory: ")
-        assert line.endswith("): sequential 0.25 s, vectorized 0.5 s)")
+        assert line.startswith(f"Engine: sequential (measured at every start ({tmp_path}/file/cache ")
+        assert line.endswith(" with FL_LIGHTNING_CACHE=FOLDER): sequential 0.25 s, vectorized 0.5 s)")
     assert len(clock.measured) == 4
 
     monkeypatch.setenv("FL_LIGHTNING_CACHE", str(tmp_path / "cache"))

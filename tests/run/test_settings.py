@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -405,3 +406,15 @@ def test_what_a_class_of_ones_own_keeps_under_another_name_stays(fit, toy_data, 
     fit(method(), toy_data(), 2, tmp_path / "cut.ckpt")
     with pytest.raises(ValueError, match=re.escape(message)):
         fit(method(**settings), toy_data(), 2, tmp_path / "cut.ckpt")
+
+
+def test_numbers_of_numpy_are_numbers(fit, toy_data, tmp_path):
+    """As of a loop over an array of settings: a run with another number is another run."""
+
+    def method(steps):
+        return FedAvg(torch.nn.Linear(4, 3), local_steps=np.int64(steps))
+
+    fit(method(2), toy_data(), 1).save_checkpoint(tmp_path / "cut.ckpt")
+    fit(method(2), toy_data(), 2, tmp_path / "cut.ckpt")
+    with pytest.raises(ValueError, match="model.local_steps is 3, 2 in the run"):
+        fit(method(3), toy_data(), 2, tmp_path / "cut.ckpt")

@@ -11,7 +11,7 @@ from options import NO_PICTURES
 
 from fl_lightning import FedAvg
 from fl_lightning.state.atomic_files import atomic_save
-from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, part_of, read_checkpoint
+from fl_lightning.state.checkpoint import LAYOUT, AtomicCheckpointIO, read_checkpoint, weights_of_net
 
 DIGITS = ["--config", "digits_tce.yaml", "--model.net", "MLP", "--model.net.hidden", "[16]", "--trainer.max_steps", "2"]
 DIGITS += NO_PICTURES
@@ -226,11 +226,10 @@ def test_a_checkpoint_of_another_layout_says_of_which(main, layout, said):
     assert (code, one_line(error).count(said)) == (1, 1)
 
 
-def test_a_part_of_a_state_dict_is_that_of_a_submodule():
+def test_weights_of_a_net_are_those_of_the_submodule():
     """By its whole name: neither a submodule whose name begins so, nor one of a submodule that is called so too."""
     parts = {"net": torch.nn.Linear(1, 1), "network": torch.nn.Linear(1, 1), "twin": torch.nn.ModuleDict()}
     parts["twin"]["net"] = torch.nn.Linear(1, 1)
     method = torch.nn.ModuleDict(parts)
     method.register_buffer("position", torch.zeros(()))
-    state = method.state_dict()
-    assert part_of(state, "net").keys() == method["net"].state_dict().keys()
+    assert weights_of_net({"state_dict": method.state_dict()}).keys() == method["net"].state_dict().keys()

@@ -66,7 +66,8 @@ class Joined(Source):
     def load(self, root: Path) -> Dataset:
         loaded = self._load_all(root)
         classes = [(name, label) for name, dataset in loaded.items() for label in dataset.classes]
-        train, test = (self._join(loaded, part) for part in get_args(Part))
+        scales = {name: self._scale(name, dataset.train.inputs) for name, dataset in loaded.items()}
+        train, test = (self._join(loaded, part, scales) for part in get_args(Part))
         return Dataset(train, test, tuple(map("/".join, classes)), sources=tuple(name for name, _ in classes))
 
     def _load_all(self, root: Path) -> dict[str, Dataset]:
@@ -103,22 +104,23 @@ class Joined(Source):
                 f"{name} a smaller size"
             )
 
-    def _join(self, loaded: Mapping[str, Dataset], part: str) -> Samples:
+    def _scale(self, name: str, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and summand of the channels of a set."""
+        statistics = channel_statistics(inputs, _in_colour, self.mean.get(name), self.std.get(name))
+        factor, summand = statistics.scale(inputs)  # pyright: ignore[reportOptionalMemberAccess]  # uint8 images have them
+        return factor.float(), summand.float()
+
+    def _join(self, loaded: Mapping[str, Dataset], part: str, scales: Mapping[str, tuple[Tensor, Tensor]]) -> Samples:
         """The training or the test samples of all sets, with labels that continue from set to set."""
         samples = {name: getattr(dataset, part) for name, dataset in loaded.items()}
         check_memory(2 * 3 * self.size**2, f"data.source.size is {self.size}: each of the {part} images would", "lower it")
         inputs = empty_rows((sum(map(len, samples.values())), 3, self.size, self.size), torch.float16)
         targets, row, num_classes = [], 0, 0
         for name, dataset in loaded.items():
-            statistics = channel_statistics(dataset.train.inputs, _in_colour, self.mean.get(name), self.std.get(name))
-            scale = None
-            if statistics is not None:
-                factor, summand = statistics.scale(dataset.train.inputs)
-                scale = factor.float(), summand.float()
             joined = in_parts(inputs[row : row + len(samples[name])])
             given = samples[name].inputs.split([*map(len, joined)])
             for rows, images in zip(joined, given, strict=True):
-                rows.copy_(normalise(self._padded(images), scale, torch.float32))
+                rows.copy_(normalise(self._padded(images), scales[name], torch.float32))
             row += len(samples[name])
             targets.append(samples[name].targets + num_classes)
             num_classes += len(dataset.classes)

@@ -25,8 +25,9 @@ class Leaf(Source):
     """The output of LEAF's ``preprocess.sh -t sample``: ``root/train/*.json`` and ``root/test/*.json``.
 
     Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. Each user, a writer in FEMNIST, is a natural client: the
-    partition :class:`~fl_lightning.data.Natural` uses them in the order of their names. Samples of 784 values in [0, 1] are
-    grey images of 28x28. Other samples are vectors: of whole numbers if those of all users are, otherwise of floats.
+    partition :class:`~fl_lightning.data.Natural` uses them in the order of their names. Samples of 784 values are images
+    of 28x28, of grey values if all of theirs are in [0, 1] in steps of 1/255. Other samples are vectors: of whole numbers if
+    those of all users are, otherwise of floats.
     """
 
     def load(self, root: Path) -> Dataset:
@@ -149,7 +150,7 @@ def _fractions(values: NDArray) -> NDArray:
 
 def _samples(train: list[_User], test: list[_User]) -> list[Samples]:
     everyone = [inputs for _, inputs, _ in (*train, *test)]
-    if all(inputs.dtype == np.int64 for inputs in everyone):
+    if everyone[0].shape[1] != _PIXELS and all(inputs.dtype == np.int64 for inputs in everyone):
         return [_joined(users, [inputs for _, inputs, _ in users]) for users in (train, test)]
     # Some writers of JSON write 1.0 as 1.
     fractions = [_fractions(inputs) if inputs.dtype == np.int64 else inputs for inputs in everyone]

@@ -84,6 +84,16 @@ def test_femnist_has_62_classes(tmp_path, femnist):
     assert (len(classes), classes[10], classes[36], classes[61]) == (62, "A", "a", "z")
 
 
+def test_whole_numbers_of_images_are_grey(tmp_path):
+    """Black and white pixels, which some writers of JSON write as 0 and 1."""
+    pixels = np.random.default_rng(0).integers(0, 2, (3, 784))
+    for part in ("train", "test"):
+        write(tmp_path / part / "a.json", {"0": (pixels, [0, 2, 1])}, lambda values: values.tolist())
+    inputs = Leaf().load(tmp_path).train.inputs
+    assert (inputs.dtype, inputs.shape) == (torch.uint8, (3, 1, 28, 28))
+    assert inputs.flatten(1).tolist() == (255 * pixels).tolist()
+
+
 def test_other_samples_are_vectors(tmp_path):
     """LEAF's synthetic set: 60 floats a sample, as many classes as the largest label of either part says."""
     vectors = np.random.default_rng(0).normal(size=(5, 60))
