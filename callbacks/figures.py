@@ -387,7 +387,7 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str, sizes: Tensor 
     """
     table = counts.cpu().double().numpy()
     held = table.sum(axis=1)
-    sizes = held if sizes is None else sizes.cpu().numpy()
+    samples = held if sizes is None else sizes.cpu().numpy()
     shares = table / np.maximum(held, 1)[:, None]
     # Ties go to the classes in turn: small clients have many, and the first class would look like the largest.
     turn = np.add.outer(np.arange(len(shares)), np.arange(len(classes))) % len(classes)
@@ -405,11 +405,11 @@ def label_map(counts: Tensor, classes: Sequence[str], title: str, sizes: Tensor 
     heatmap(shown, values, classes, names, title=how, row_title="class", column_title="clients", gamma=0.5)
     ticks = [tick for tick in _round_ticks(10).tick_values(0, len(order)) if 0 <= tick < len(order)]
     shown.set_xticks([(tick + 0.5) / together - 0.5 for tick in ticks], [f"{tick:,.0f}" for tick in ticks], rotation=0)
-    ranked.plot(np.arange(1, len(sizes) + 1), np.sort(sizes)[::-1])
+    ranked.plot(np.arange(1, len(samples) + 1), np.sort(samples)[::-1])
     ranked.set(title="samples of each client", xlabel="clients, largest first")
-    if 0 < sizes.min() < sizes.max() / 10:
+    if 0 < samples.min() < samples.max() / 10:
         ranked.set_yscale("log")
-        ranked.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if sizes.min() > sizes.max() / 100 else (1,)))
+        ranked.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if samples.min() > samples.max() / 100 else (1,)))
         ranked.minorticks_off()
     else:
         ranked.set_ylim(bottom=0)

@@ -141,7 +141,7 @@ def test_archive_larger_than_the_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("unpacked"))
     ends_in_one_line(
         lambda: {"source": str(tmp_path / "a.npz")},
-        f"^the arrays of data.source {tmp_path}/a.npz take .*: give a part of them$",
+        f"^the arrays of data.source {tmp_path}/a.npz take .*: give a part of them",
     )
 
 
