@@ -24,7 +24,8 @@ def client_forgetting_rounds(log: Log) -> list[int]:
 
 def one_round_rounds(log: Log) -> list[int]:
     """Rounds, ascending, of which a log has all of one round by class: clients, and accuracies before, within and after it."""
-    return rounds_of_clients(log, "clients/class_accuracy", "clients/class_cohort", more=2)
+    cohort, values = (_by_round(log, name) for name in ("class_cohort", "class_accuracy"))
+    return sorted(round for round in cohort.keys() & values.keys() if len(values[round]) == len(cohort[round]) + 2)
 
 
 def rounds_of_clients(log: Log, name: str, cohort: str, more: int = 0) -> list[int]:
