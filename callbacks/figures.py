@@ -366,7 +366,7 @@ def partition_picture(counts: Tensor, classes: Sequence[str], title: str, sizes:
 
     Args:
         counts: (N, C) labels or tokens of each class at each client.
-        sizes: (N,) samples of each client; by default it has one a count.
+        sizes: (N,) samples of each client; by default each has one label.
     """
     if len(counts) > _BARS:
         return label_map(counts, classes, title, sizes)

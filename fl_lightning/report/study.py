@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Self
 
@@ -125,7 +125,7 @@ class Study:
             return Spread(()), math.nan
         return paired_test(scores(group), scores(other))
 
-    @property
+    @cached_property
     def choosing(self) -> str:
         """The scalar that chooses learning rates: validation accuracy in place of test accuracy if all runs have it."""
         validated = all("val/accuracy" in _measured(run) for group in self.groups for run in group.runs)
