@@ -5,15 +5,12 @@ X. Li, Y. Grandvalet, F. Davoine: Explicit inductive bias for transfer learning 
 towards 0; there is none where a federation goes on with the class layer of a checkpoint.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.protocol import Client, Learner, Needs, State
-from fl_lightning.protocol.learner import obstacle_to_streams
 
 
 class L2SP(Learner):
@@ -34,9 +31,6 @@ class L2SP(Learner):
         super().__init__()
         check_range("model.tasks.penalty", penalty, at_least=0, hint="0 pulls nothing")
         self.penalty = penalty
-
-    def obstacle_to(self, method: Any) -> str | None:
-        return obstacle_to_streams(method)
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         pulled = self._pulled(net)

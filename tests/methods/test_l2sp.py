@@ -7,7 +7,7 @@ import torch
 
 from fl_lightning import FedAvg, FederatedDataModule, Trainer
 from fl_lightning.data import Arrays, SomeClasses
-from fl_lightning.methods import FedPer, FedProx, LocalOnly
+from fl_lightning.methods import FedDF, FedPer, FedProx, Flashback, LocalOnly
 from fl_lightning.models import MLP
 from fl_lightning.tasks import L2SP, PretrainedEWC
 
@@ -71,6 +71,22 @@ def test_weights_that_mattered_are_held(tiny, engine):
     weights = sum(weight.numel() for weight in trained.net.parameters())
     assert held.bytes_down - plain.bytes_down == 3 * 8 * weights  # F, to each of three clients
     assert held.bytes_up == plain.bytes_up
+
+
+@pytest.mark.parametrize("method", [FedDF, Flashback])
+@pytest.mark.parametrize("learner", [lambda tiny: L2SP(PENALTY), lambda tiny: PretrainedEWC(known_before(tiny), PENALTY)])
+def test_clients_are_pulled_before_a_server_distils(tiny, method, learner):
+    """Their losses, which do not know of the server's public samples, have the pull."""
+    plain, held = (
+        tiny.train(method, tiny.new_data(public_size=12), norm=False, rounds=2, **settings)
+        for settings in ({}, {"tasks": learner(tiny)})
+    )
+    start = [weight.detach() for weight in tiny.new_net(norm=False).parameters()]
+    apart = [
+        sum(float((weight - first).square().sum()) for weight, first in zip(one.net.parameters(), start, strict=True))
+        for one in (plain, held)
+    ]
+    assert 0 < apart[1] < apart[0]
 
 
 @pytest.mark.parametrize("learner", [lambda tiny: L2SP(0.0), lambda tiny: PretrainedEWC(known_before(tiny), 0.0)])
