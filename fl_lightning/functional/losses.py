@@ -1,9 +1,9 @@
 """Cross entropies that use the client's label counts.
 
-All of them take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), in place of which
-``weighted_cross_entropy`` takes class weights, and have the gradient of ordinary cross entropy if the client holds every class
-equally often. Half-precision logits are computed and returned in float32, as autocast does for cross entropy. None of them is
-for evaluation: a global model is evaluated on its plain logits.
+They take logits of shape (B, C), targets of shape (B,) and the client's label counts of shape (C,), or class weights
+(``weighted_cross_entropy``). If the client holds every class equally often, and for equal class weights, they have the
+gradient of ordinary cross entropy. Half-precision logits are computed and returned in float32, as autocast does for cross
+entropy. None of them is for evaluation: a global model is evaluated on its plain logits.
 """
 
 import torch

@@ -35,9 +35,9 @@ class FedProx(FederatedModule):
         self.mu = mu
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
-        weights = {name: weight for name, weight in self.trained_weights(net).items() if not self.is_personal(name)}
-        if self.mu == 0 or not weights:
+        if self.mu == 0:
             return 0.0
         # Squares, not norms: the gradient of a norm is undefined where a client starts. One pass forward, one backward.
+        weights = {name: weight for name, weight in self.trained_weights(net).items() if not self.is_personal(name)}
         shared = [(weight, client.received_state[name]) for name, weight in weights.items()]
-        return self.mu / 2 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in shared]).sum()
+        return self.mu / 2 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in shared]).sum() if shared else 0.0

@@ -95,8 +95,8 @@ class FedReg(FederatedModule):
         check_groups(self, "lr", *_NONE)
         if draws(self.net, inputs := self.data.first_inputs(2)) or mixes_samples(self.net, inputs):
             raise ValueError(
-                f"model.net is {type(self.net).__name__}, whose outputs in training depend on chance or on other samples, but "
-                "FedReg needs those of the sample only: use another net"
+                f"model.net is {type(self.net).__name__}: its outputs in training depend on chance or on other samples, but "
+                "FedReg needs outputs that depend only on the sample: use another net"
             )
 
     def configure_model(self) -> None:

@@ -325,10 +325,10 @@ def _against(study: Study, run: Run, name: str, unit: float) -> tuple[Curve, Cur
 
 
 def missing_rounds(study: Study, rounds: Sequence[int]) -> list[str]:
-    """A remark for each asked-for round of which there is no heatmap."""
+    """A remark for each asked-for round without a heatmap."""
     shown, tags = study.shown().get(study.baseline.condition, []), {*_WHO, *PROBES}
     found = (picture for group in shown for picture in pictures(group.runs[0].log) if picture.tag in tags)
     measured = sorted({round for picture in found for round in picture.rounds})
-    there = f"there are {', '.join(map(str, measured))}" if measured else "the runs logged none"
+    there = f"give {', '.join(map(str, measured))}" if measured else "the runs logged none"
     missing = [round for round in rounds if round not in measured]
-    return [f"--rounds has {round}, of which there is no heatmap: {there}" for round in missing]
+    return [f"--rounds has {round}, but this round has no heatmap: {there}" for round in missing]

@@ -398,7 +398,7 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
 
     with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
         train(layer)
-    with pytest.raises(ValueError, match="^model.net is Sequential, whose outputs in training depend on chance"):
+    with pytest.raises(ValueError, match="^model.net is Sequential: its outputs in training depend on chance"):
         train(StochasticDepth(0.5, "row"))
     train(nn.Dropout(0.0))
 

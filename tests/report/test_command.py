@@ -66,7 +66,7 @@ def test_a_report_of_all_sections(all_kinds, write_run, main, tmp_path):
     """Files, sections, the same numbers in all three forms; nothing from elsewhere; a second report replaces the first."""
     code, out, err = main("report", str(tmp_path / "runs"), "--out", "out", "--rounds", "[4,7]")
     assert (code, out) == (0, "Report of 16 runs of 8 methods: out/report.html\n")
-    assert err == "--rounds has 7, of which there is no heatmap: there are 4\n"
+    assert err == "--rounds has 7, but this round has no heatmap: give 4\n"
     folder = tmp_path / "out"
     pictures = {
         "accuracy",

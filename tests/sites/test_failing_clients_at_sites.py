@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pretended import pretended_gpu, values
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -59,3 +60,25 @@ def test_sites_give_the_bits_of_the_simulation(settings, partial_work, tmp_path)
         assert one == other
     assert (4 in sites.asked) == partial_work
     torch.testing.assert_close(server.net.state_dict(), here.net.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("silent", [None, 4])
+def test_a_server_on_a_gpu_moves_replies_there(silent):
+    """Sites send tensors of the CPU; a client without a reply is left out. The weights are those of a server on a CPU."""
+
+    class Sites(SitesHere):
+        def visit(self, round, requests):
+            on_cpu = {k: {path: tensor.cpu() for path, tensor in packed.items()} for k, packed in requests.items()}
+            return {client: reply for client, reply in super().visit(round, on_cpu).items() if client != silent}
+
+    def trained(server, context):
+        with connected(Sites(joined())):
+            engine = FlowerEngine(server, context)
+        return run_round(server, engine, 1), {name: tensor.cpu() for name, tensor in server.net.state_dict().items()}
+
+    on_cpu, expected = trained(joined(), RunContext())
+    with pretended_gpu():
+        on_gpu, weights = trained(joined().to("cuda"), RunContext(device=torch.device("cuda", 0)))
+    assert on_gpu.clients == on_cpu.clients
+    assert on_gpu.nonfinite == on_cpu.nonfinite == ([] if silent is None else [silent])
+    torch.testing.assert_close({name: values(tensor) for name, tensor in weights.items()}, expected)
