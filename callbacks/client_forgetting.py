@@ -52,9 +52,6 @@ class ClientForgetting(FederatedCallback):
             why = "measures nothing, as there are no validation samples: set data.val_fraction above 0"
             warnings.warn(f"callback ClientForgetting {why}", stacklevel=1)
 
-    def wants_models(self, round: int) -> bool:
-        return self.due(round)
-
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not module.data.has_validation:
             return

@@ -59,6 +59,10 @@ class FederatedCallback(RoundCallback):
         """Whether this round is one of the chosen ones."""
         return round in self.rounds or (self.every > 0 and round % self.every == 0)
 
+    def wants_models(self, round: int) -> bool:
+        """Whether ``on_cohort_fit_end`` is to be called in this round: in the chosen ones, if the callback has that hook."""
+        return super().wants_models(round) and self.due(round)
+
     @property
     def chooses(self) -> bool:
         """Whether any round may be one of the chosen ones."""

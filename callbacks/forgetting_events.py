@@ -35,9 +35,6 @@ class ForgettingEvents(Probe):
         self._counts: Tensor | None = None  # (S,), events so far
         self._history: dict[int, Tensor] = {}  # round -> (C,), share of the samples of each class with an event
 
-    def wants_models(self, round: int) -> bool:
-        return False
-
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round) or not module.has_global_model:
             return

@@ -41,9 +41,6 @@ class Probe(FederatedCallback):
                 f"{type(module).__name__} do not start: leave the callback out"
             )
 
-    def wants_models(self, round: int) -> bool:
-        return self.due(round)
-
     def probe_samples(self, module: FederatedModule) -> tuple[NetInputs, Tensor]:
         """Inputs (S, ...) as the net takes them, and targets (S,), the same at every call."""
         evaluation = module.data.evaluation

@@ -48,9 +48,6 @@ class ReferenceAccuracy(FederatedCallback):
         self.root = root
         self._held: dict[str, ReferenceSamples] = {}
 
-    def wants_models(self, round: int) -> bool:
-        return self.due(round)
-
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         self._held = held_references(type(self).__name__, self.sets, self.root, module, module.data)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_patterns, check_range
+from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.clipping import clipped
 from fl_lightning.functional.random_streams import seeded_layers
@@ -397,7 +397,7 @@ class FederatedAlgorithm(LocalTraining):
         self.round = round
         self.tasks.begin_round(round)
         self.start_round(round)
-        self.present_cohort = self.tasks.visits(self.cohort(round))
+        self.present_cohort = drawn_visits(self, round)
         return self.present_cohort
 
     def start_round(self, round: int) -> None:
@@ -465,6 +465,20 @@ class FederatedAlgorithm(LocalTraining):
         return not self.needs.data.task_streams and (keeps_some or not self.has_global_model)
 
 
+def drawn_visits(method: FederatedAlgorithm, round: int) -> list[Visit]:
+    """The visits of a round's cohort, as a method and its learner of tasks want them.
+
+    Raises:
+        ArgumentError: if the method's hook gives anything else, or a client twice.
+    """
+    visits = method.cohort(round)
+    if not all(isinstance(visit, Visit) for visit in visits):
+        raise ArgumentError(f"{type(method).__name__}.cohort", f"gives {visits!r}, must give visits: [Visit(client), ...]")
+    if len({visit.client for visit in visits}) < len(visits):
+        raise ArgumentError(f"{type(method).__name__}.cohort", f"has a client twice in round {round}: give each one visit")
+    return method.tasks.visits(visits)
+
+
 def joined(method: LocalTraining) -> Any:
     """A method's federation.
 
@@ -480,7 +494,13 @@ def _accumulated(method: LocalTraining, net: nn.Module, batch: Batch, client: Cl
     """Gradients and mean loss of a batch, from those of its parts, weighted by the samples that count."""
     size = method.micro_batch_size
     if size is None or len(batch.targets) <= size:
-        return method.client_gradients(net, batch, client)
+        result = method.client_gradients(net, batch, client)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ArgumentError(
+                f"{type(method).__name__}.client_gradients",
+                "must return the gradients, in the order of the weights, and the loss",
+            )
+        return result
     sums: list[Tensor] = []
     for part in batch.split(size):
         gradients, loss = method.client_gradients(net, part, client)

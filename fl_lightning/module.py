@@ -17,8 +17,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import FederatedAlgorithm, Net, ServerWeighting, joined
-from fl_lightning.checks import check_choice, counted, did_you_mean
+from fl_lightning.algorithm import FederatedAlgorithm, LocalTraining, Net, ServerWeighting, joined
+from fl_lightning.checks import check_choice, check_list, counted, did_you_mean
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.scaling import check_same_inputs, recorded_inputs
 from fl_lightning.engines.engine import Engine
@@ -35,6 +35,7 @@ from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import Batch, Learner, Protection, Site, Update
+from fl_lightning.protocol.hooks import warn_of_misspelt
 from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
@@ -108,6 +109,9 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             code = getattr(inspect.unwrap(vars(cls)[name]), "__code__", None)
             if code is not None and name not in code.co_names:
                 raise TypeError(f"{cls.__name__}.{name} leaves out what a run does there: call super().{name}() in it")
+        for name in ("personal", "fine_tuned", "server_zeros", "unprotected"):
+            check_list(f"{cls.__name__}.{name}", vars(cls).get(name))
+        warn_of_misspelt(cls, [*vars(FederatedAlgorithm), *vars(LocalTraining), "personal"])
 
     def __init__(
         self,

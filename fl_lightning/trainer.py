@@ -1,5 +1,6 @@
 """Trainer: Lightning's, with the defaults of a federation."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -7,8 +8,10 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ProgressBar
+from lightning.pytorch.strategies import Strategy
 
 from fl_lightning.callbacks import PrivacyBudget, RoundProgressBar, RunSummary
+from fl_lightning.processes.strategy import FederatedStrategy
 from fl_lightning.run.quiet_lightning import quiet_lightning
 from fl_lightning.run.trainer_settings import refuse_float16
 
@@ -27,6 +30,7 @@ class Trainer(pl.Trainer):
         max_steps: rounds.
         val_check_interval: rounds between evaluations, or a time.
         callbacks: callbacks that watch the run.
+        strategy: of several processes; by default ``federated``, under which they share each cohort.
         float32_products: how precisely a GPU multiplies float32 matrices and convolves: ``highest``, 24 bits of each number;
             ``high``, 11 bits, as TF32 has them, which is faster; ``medium``, 8 bits, convolutions 11. It has no effect on a
             CPU.
@@ -49,11 +53,14 @@ class Trainer(pl.Trainer):
         callbacks: list[Callback] | Callback | None = None,
         enable_progress_bar: bool | None = None,
         enable_model_summary: bool | None = False,
+        strategy: str | Strategy = "auto",
         float32_products: Float32Products = "high",
         **given: Any,
     ) -> None:
         refuse_float16(str(given.get("precision")))  # on a CPU Lightning takes bfloat16, in a notice that the next line hides
         quiet_lightning()
+        if strategy == "auto":
+            strategy = strategy_for({name: given[name] for name in ("accelerator", "devices", "num_nodes") if name in given})
         watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
         super().__init__(
             max_steps=max_steps,
@@ -66,10 +73,22 @@ class Trainer(pl.Trainer):
             callbacks=_with_ours(watching, enable_progress_bar is not False),
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
+            strategy=strategy,
             **given,
         )
         if isinstance(self.accelerator, CUDAAccelerator):
             choose_arithmetic(float32_products, given.get("benchmark"), bool(given.get("deterministic")))
+
+
+def strategy_for(devices: Mapping[str, Any]) -> str:
+    """The name of the strategy for ``accelerator``, ``devices`` and ``num_nodes``: our own for several processes.
+
+    A trainer that is made for this also tells each process its rank.
+    """
+    if devices == {"accelerator": "cpu"}:
+        return "auto"
+    trainer = pl.Trainer(**devices, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    return FederatedStrategy.strategy_name if trainer.num_devices * trainer.num_nodes > 1 else "auto"
 
 
 def _with_ours(callbacks: list[Callback], shows_bar: bool) -> list[Callback]:

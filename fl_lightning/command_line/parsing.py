@@ -154,7 +154,8 @@ def _parser_line(
     for name in names:
         parent = name.rpartition(".")[0]
         is_class = "." in parent or parent == "model"  # other blocks of a config are not classes
-        if is_class and {name, parent} & {*named, key} and _comes_later(parent, name, names):
+        is_meant = name in named or re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", line)  # no misspelt class
+        if is_class and is_meant and _comes_later(parent, name, names):
             return f"{name} is given before its class: give --{parent} first, then the options of that class"
     if named:
         owners = _classes_with(named[0], classes)

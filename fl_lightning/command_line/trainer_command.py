@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 from jsonargparse import Namespace
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
@@ -36,7 +35,7 @@ from fl_lightning.run.trainer_settings import check_trainer_settings, naming_set
 from fl_lightning.state.checkpoint import refuse_code
 from fl_lightning.state.strict_yaml import load_yaml
 from fl_lightning.state.versions import VersionFolder, is_complete
-from fl_lightning.trainer import Trainer
+from fl_lightning.trainer import Trainer, strategy_for
 
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict", "partition")
 _METHOD = "fl_lightning.FedAvg"  # unless --model or a config sets another
@@ -260,12 +259,10 @@ def _share_among_processes(config: Namespace) -> None:
     """Use every process that torchrun started, and our strategy for several, unless the user sets others."""
     if num_started() > 1 and config.devices == "auto" and config.num_nodes == 1:
         config.devices, config.num_nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
-    if config.strategy == "auto":
+    if config.strategy == "auto":  # asked here, as only the first process makes the run's folder
         asked = {key: config[key] for key in ("accelerator", "devices", "num_nodes")}
         with naming_settings(asked):
-            trainer = pl.Trainer(**asked, logger=False, enable_checkpointing=False, enable_progress_bar=False)
-        if trainer.num_devices * trainer.num_nodes > 1:
-            config.strategy = FederatedStrategy.strategy_name
+            config.strategy = strategy_for(asked)
 
 
 def _checkpoints(config: Namespace, data: FederatedDataModule, folder: Path, validates: bool) -> list[Callback]:

@@ -5,13 +5,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.engines.cohort_share import Rows, Share, round_report
+from fl_lightning.checks import ArgumentError
+from fl_lightning.engines.cohort_share import Outcome, Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.local_step import Scope
 from fl_lightning.engines.pace import paced
@@ -40,6 +42,13 @@ from fl_lightning.protocol import (
     evaluate_net,
 )
 from fl_lightning.protocol.client_state import num_bytes
+
+
+class Rehearsal(NamedTuple):
+    """What the discarded visits of a rehearsal showed."""
+
+    state_bytes: int  # the largest state that a client would keep
+    outcomes: Callable[[], list[Outcome]]  # of the visits; waits for the device
 
 
 class Engine(ABC):
@@ -132,21 +141,27 @@ class Engine(ABC):
         probes = [probe for position, probe in sorted(share.probes.items()) if visits[position].client in clients]
         return CohortFit(share.reduced, report, models, kept, cleared, probes)
 
-    def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> int:
-        """Fit some visits and discard the results; returns the largest state that a client would keep, in bytes.
-
-        Errors under this engine show here, before the first round.
+    def rehearse(self, round: int, visits: Sequence[Visit], max_steps: int | None = None) -> Rehearsal:
+        """Fit some visits and discard the results. Errors under this engine show here, before the first round.
 
         Raises:
-            ValueError: if no client can send its weights before the deadline of ``data.devices``.
+            ValueError: if no client can send its weights before the deadline of ``data.devices``, or a hook changes in place
+                what other clients read.
         """
         if self.context.devices is not None and any(visit.sends for visit in visits):
             self.context.devices.check_upload(self._row_bytes)
         sizes = [0]
         share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
+        before = _changes_in_place(self.method)
         with self.context.precision():
             self.fit_share(round, dict(enumerate(visits)), share, max_steps)
-        return max(sizes)
+        for name, times in _changes_in_place(self.method).items():
+            if times != before.get(name, times):
+                raise ArgumentError(
+                    type(self.method).__name__,
+                    f"changes {name} in place, which all clients read: compute a new tensor in the hook, such as x = x + 1",
+                )
+        return Rehearsal(max(sizes), share.outcomes)
 
     def fit_and_forget(self, round: int, visits: Sequence[Visit]) -> tuple[list[State], State]:
         """Fit some visits; returns the weights and buffers after each, and the server's result from them."""
@@ -258,13 +273,14 @@ class Engine(ABC):
         if local:
             client.received_state.update({name: tensor.clone() for name, tensor in self.working_state.items()})
         with self.drawing(client, "client_start"):
-            return client.having(carry=self.hooks.begin_visit(self.net, client))
+            return client.having(carry=_kept_from(self.working_state, self.hooks.begin_visit(self.net, client)))
 
     def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
         """The reply of the client in the working copy, in its memory: upload, state and probe."""
         upload = self.upload(client)
         with self.drawing(client, "probe"):
             probe = self.hooks.probe(self.net, client)
+        _check_state(self.method, client.state)
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.hooks.kept_state(client, kept)
         sent = {name: part.tensors for name, part in upload.items() if not part.derived} if request.sends else {}
@@ -338,7 +354,12 @@ class Engine(ABC):
             (value, loss), after = self._scope.call({**weights, **held}, tuple(held), objective)
             if buffers is not None:
                 buffers.update(after)
-        return torch.autograd.grad(value, list(weights.values()), materialize_grads=True), loss.detach()
+        _check_objective(self.method, value)
+        found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+        if all(gradient is None for gradient in found):
+            raise _unconnected(self.method)
+        pairs = zip(found, weights.values(), strict=True)
+        return [torch.zeros_like(weight) if gradient is None else gradient for gradient, weight in pairs], loss.detach()
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """``client.apply`` on the working copy."""
@@ -364,6 +385,52 @@ class Engine(ABC):
         except Exception as error:
             error.add_note(f"(client {client.index}, round {client.round})")
             raise
+
+
+def _kept_from(changing: State, carry: dict[str, Any]) -> dict[str, Any]:
+    """A carry with copies of its tensors that share memory with some that change."""
+    if not carry:
+        return carry
+    memory = {tensor.untyped_storage().data_ptr() for tensor in changing.values()}
+    return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, carry)
+
+
+def _changes_in_place(method: FederatedAlgorithm) -> dict[str, int]:
+    """How often each tensor of the server that hooks of a visit can reach has been changed in place."""
+    kinds = method.server_states.items()
+    states = {f"server_states {kind} of {name}": t for kind, of in kinds for name, t in of.named_buffers()}
+    received = {f"received_state {name}": tensor for name, tensor in tensors_of(method.net).items()}
+    counts = {"label_counts": method.data.label_counts, "train_label_counts": method.data.train_label_counts}
+    shared = {**received, **states, **counts}
+    return {name: tensor._version for name, tensor in shared.items() if not tensor.is_inference()}
+
+
+def _check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:
+    for name, part in state.items():
+        tensors = part.values() if isinstance(part, dict) else [part]
+        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+            raise ArgumentError(
+                type(method).__name__, f"has {part!r} in client.state[{name!r}], must be a tensor, or a dict of tensors by name"
+            )
+
+
+def _check_objective(method: FederatedAlgorithm, value: Tensor) -> None:
+    """Check what a local step minimises, before autograd would refuse it in its own words."""
+    if value.ndim > 0:
+        raise ArgumentError(
+            type(method).__name__,
+            f"minimises a tensor of shape {tuple(value.shape)}, must be a scalar: take the sum in client_penalty",
+        )
+    if not value.requires_grad:
+        raise _unconnected(method)
+
+
+def _unconnected(method: FederatedAlgorithm) -> ArgumentError:
+    return ArgumentError(
+        type(method).__name__,
+        "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not detach "
+        "losses",
+    )
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.algorithm import FederatedAlgorithm, joined
+from fl_lightning.algorithm import FederatedAlgorithm, drawn_visits, joined
 from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
@@ -65,7 +65,7 @@ class StartedEngine(NamedTuple):
 
 def first_visits(method: FederatedAlgorithm, rounds: Iterable[int]) -> list[Visit]:
     """The first cohort of these rounds that has a client; empty if none has, as when all tasks are learned."""
-    return next((visits for round in rounds if (visits := method.tasks.visits(method.cohort(round)))), [])
+    return next((visits for round in rounds if (visits := drawn_visits(method, round))), [])
 
 
 def choose_engine(
@@ -114,6 +114,7 @@ def start_engine(
         if choice.name == "sequential" or isinstance(error, ArgumentError):  # which no other engine would accept
             raise
         if asked != "auto":
+            _rehearsed(method, context, Choice("sequential", ""), round, visits)  # a mistake that no engine can run is said
             raise _cannot_run(method, choice, error) from error
         started, why = None, _cannot_be(method, choice.name, _error_text(error))
     if started is None:  # only here is the memory of the other engine free again, which the error holds
@@ -141,7 +142,12 @@ def _rehearsed(
     method: FederatedAlgorithm, context: RunContext, choice: Choice, round: int, visits: Sequence[Visit]
 ) -> StartedEngine:
     engine = {**ENGINES, "flower": FlowerEngine}[choice.name](method, context)
-    return StartedEngine(engine, choice, engine.rehearse(round, visits[:2], max_steps=1))
+    rehearsal = engine.rehearse(round, visits[:2], max_steps=1)
+    sent = choice.name in ("vectorized", "captured") and any(visit.sends for visit in visits[:2])
+    if sent and not any(outcome.norm for outcome in rehearsal.outcomes()):
+        # Where gradients are a transform of torch's, those of a loss that depends on no weight are zeros.
+        SequentialEngine(method, context).rehearse(round, visits[:2], max_steps=1)
+    return StartedEngine(engine, choice, rehearsal.state_bytes)
 
 
 def _compare(engine: Engine, reference: Engine, round: int, visits: Sequence[Visit]) -> None:

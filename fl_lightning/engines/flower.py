@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
-from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.engine import Engine, Rehearsal
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.separate_uploads import booked
 from fl_lightning.functional.aggregation import State
@@ -104,9 +104,9 @@ class FlowerEngine(Engine):
             reply = self._lost(request) if packed is None else unpack(Reply, {path: t.to(device) for path, t in packed.items()})
             share.book(position, booked(self.method, reply), partial(_model, reply))
 
-    def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> int:
+    def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> Rehearsal:
         """Nothing: the sites show their settings before, and states of clients take no space here."""
-        return 0
+        return Rehearsal(0, list)
 
     def _models(self, visits: Sequence[Visit], after: dict[int, State], before: dict[int, State] | None) -> CohortModels:
         models = super()._models(visits, after, before)

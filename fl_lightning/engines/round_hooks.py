@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.schedules import set_rates
-from fl_lightning.protocol import Client, ClientState, Learner, Reduction, Update, Upload, Visit
+from fl_lightning.protocol import Client, ClientState, Gathered, Learner, Reduction, Update, Upload, Visit, Weighted
 from fl_lightning.protocol.hooks import overridden
 
 Hook = Callable[..., Any]
@@ -64,31 +65,42 @@ class RoundHooks:
             return {}
         if visit.broadcast is not None:
             return visit.broadcast
-        return self._both("broadcast", self.method.broadcast(visit.client), self.tasks.broadcast(visit.client))
+        return self._both("broadcast", "broadcast", self.method.broadcast(visit.client), self.tasks.broadcast(visit.client))
 
     def begin_visit(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """A client's carry, constant during its fit."""
         client = client.having(carry=self.tasks.begin_visit(net, client))
-        return self._both("carry", self.method.client_start(net, client), client.carry)
+        return self._both("client_start", "carry", self.method.client_start(net, client), client.carry)
 
     def end_visit(self, net: nn.Module, client: Client) -> Upload:
         """A client's upload, after the learner of tasks has evaluated the model."""
         self.tasks.end_visit(net, client)
-        upload = self._both("upload", self.method.client_result(net, client), self.tasks.upload(net, client))
+        upload = self._both("client_result", "upload", self.method.client_result(net, client), self.tasks.upload(net, client))
+        for name, part in upload.items():
+            if not (isinstance(part, Weighted | Gathered) and all(isinstance(of, Tensor) for of in part.tensors.values())):
+                raise ArgumentError(
+                    f"{type(self.method).__name__}.client_result",
+                    f"has {name!r}, must be tensors by name in a Weighted, with their weight, or in a Gathered",
+                )
         if not client.state.get("tasks", True):  # the learner looked, and keeps nothing
             del client.state["tasks"]
         return upload
 
     def probe(self, net: nn.Module, client: Client) -> dict[str, Tensor]:
         """Values of a visit for the server."""
-        return self._both("probe", self.method.probe(net, client), self.tasks.probe(net, client))
+        return self._both("probe", "probe", self.method.probe(net, client), self.tasks.probe(net, client))
 
-    def _both(self, what: str, of_method: dict[str, Any], of_learner: dict[str, Any]) -> dict[str, Any]:
+    def _both(self, hook: str, what: str, of_method: dict[str, Any], of_learner: dict[str, Any]) -> dict[str, Any]:
         """The parts of both.
 
         Raises:
+            ArgumentError: if the method's hook returns no dict.
             ValueError: if both have a name, as one would silently replace the other.
         """
+        if not isinstance(of_method, dict):
+            raise ArgumentError(
+                f"{type(self.method).__name__}.{hook}", f"returns {of_method!r}, must return a dict of tensors by name"
+            )
         for name in of_method.keys() & of_learner.keys():
             method, learner = type(self.method).__name__, type(self.tasks).__name__
             raise ValueError(f"{method} and its learner of tasks, {learner}, both have {name!r} in their {what}: rename one")
@@ -103,7 +115,13 @@ class RoundHooks:
         if self.method.needs.each_upload:
             reduced = CombinedUploads(self.method, reduced)
         self.tasks.receive(reduced)
-        return self.method.aggregate(reduced)
+        update = self.method.aggregate(reduced)
+        if not isinstance(update, Update):
+            raise ArgumentError(
+                f"{type(self.method).__name__}.aggregate",
+                f"returns {update!r}, must return an Update, as super().aggregate does",
+            )
+        return update
 
     def end_round(self, probes: list[State]) -> None:
         """End a round, after the global weights are updated; ``probes`` in the order of the cohort."""

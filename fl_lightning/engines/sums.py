@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import ArgumentError
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.protocol import Reduction
@@ -50,6 +51,8 @@ def check_weight(what: str, weight: float) -> None:
     Raises:
         ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
     """
+    if not isinstance(weight, int | float):
+        raise TypeError(f"{what} {weight!r}, must be a number")
     if weight != 0 and not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
         raise ValueError(f"{what} {weight}, must be 0 or from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
 
@@ -212,6 +215,8 @@ class Sums(Reduction):
         return self._totals[name].weight
 
     def mean(self, name: str) -> State:
+        if name not in self._totals:
+            raise ArgumentError("aggregate", f"reads {name!r}, but client_result sends {sorted(self._totals)}: send it too")
         total = self._totals[name]
         return total.tensors(total.flat[:-1] / total.weight)
 

@@ -33,9 +33,10 @@ class Batch(NamedTuple):
         Raises:
             ValueError: if they are not one value per sample, (B,).
         """
-        if losses.shape != self.targets.shape[:1]:
+        if not isinstance(losses, Tensor) or losses.shape != self.targets.shape[:1]:
+            found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"
             raise ValueError(
-                f"model.loss, or client_loss of the method, gives a tensor of shape {tuple(losses.shape)} for "
+                f"model.loss, or client_loss of the method, gives {found} for "
                 f"{len(self.targets)} samples, must be ({len(self.targets)},), one value per sample: use reduction='none', and "
                 "take the mean over further dimensions"
             )

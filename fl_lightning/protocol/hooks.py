@@ -1,8 +1,12 @@
 """The hooks that a class changes, and the arguments that the command line finds."""
 
+import difflib
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 from typing import Any
+
+_NEARLY = 0.85  # similarity of a name and a hook's, from 0 to 1, from which it is taken for a slip
 
 
 def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
@@ -17,6 +21,19 @@ def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
     """
     kind = method if isinstance(method, type) else type(method)
     return [hook.__name__ for hook in hooks if getattr(kind, hook.__name__) is not hook]
+
+
+def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:
+    """Warn of each public name that a class adds and that is nearly one of a base's hooks, as nothing calls it."""
+    inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
+    for name in vars(kind).keys() - inherited:
+        near = [] if name.startswith("_") else difflib.get_close_matches(name, hooks, n=1, cutoff=_NEARLY)
+        if near:
+            warnings.warn(
+                f"{kind.__name__}.{name} is no hook, so that no run reads it: did you mean {near[0]}? Begin the name with an "
+                "underscore if it is your own",
+                stacklevel=3,
+            )
 
 
 def follow_keywords(init: Callable[..., None]) -> None:

@@ -1,8 +1,11 @@
 """RoundCallback: the hooks that a run calls during a round."""
 
+from typing import Any
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from fl_lightning.protocol import CohortModels, RoundReport
+from fl_lightning.protocol.hooks import overridden, warn_of_misspelt
 from fl_lightning.run.trainer_settings import callbacks_of
 
 
@@ -15,6 +18,10 @@ class RoundCallback(Callback):
     cure_at_sites: str = "set every to 0"
     """The cure in the error of a real federation, if the callback reads clients' samples."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        warn_of_misspelt(cls, [name for name in dir(RoundCallback) if name.startswith(("on_", "wants_", "reads_"))])
+
     def reads_clients(self, module: LightningModule) -> bool:
         """Whether it reads clients' samples or label counts from the data module."""
         return False
@@ -25,8 +32,11 @@ class RoundCallback(Callback):
         return False
 
     def wants_models(self, round: int) -> bool:
-        """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them."""
-        return False
+        """Whether ``on_cohort_fit_end`` is to be called in this round; keeping the models costs memory for each of them.
+
+        By default in every round, if the callback has that hook.
+        """
+        return bool(overridden(self, RoundCallback.on_cohort_fit_end))
 
     def on_round_start(self, trainer: Trainer, module: LightningModule, round: int) -> None:
         """The cohort is drawn, and no client has trained yet."""

@@ -318,7 +318,7 @@ def test_a_failure_before_they_join_leaves_no_process(command_line, tmp_path):
     """Rank 0 fails once it has started the other, which would wait for it."""
     (tmp_path / "early.py").write_text(EARLY)
     result = command_line(*RUN, *TWO, "--model", "early.Early")
-    assert (result.returncode, result.stderr) == (1, "fl-lightning: error: model.early is true\n")
+    assert (result.returncode, result.stderr) == (1, "fl-lightning: error: model.early is true (early.py, line 18)\n")
     assert ends(int((tmp_path / "pid_1").read_text()))
 
 

@@ -1,0 +1,229 @@
+"""A method whose hooks do what they must not is refused in one line, before the first round where possible."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fl_lightning import FederatedDataModule, FederatedModule, Trainer, Visit
+from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.models import MLP
+from fl_lightning.protocol import Weighted
+
+
+def fit(method, engine, rounds=1):
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=2, batch_size=10)
+    module = method(MLP, local_steps=2, engine=engine)
+    Trainer(
+        max_steps=rounds, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False
+    ).fit(module, datamodule=data)
+    return module
+
+
+class NetOfTheModule(FederatedModule):
+    def client_loss(self, net, batch, client):
+        return F.cross_entropy(self.net(batch.inputs), batch.targets, reduction="none")
+
+
+class DetachedLoss(FederatedModule):
+    def client_loss(self, net, batch, client):
+        return super().client_loss(net, batch, client).detach()
+
+
+class NoLoss(FederatedModule):
+    def client_loss(self, net, batch, client):
+        super().client_loss(net, batch, client)
+
+
+class PenaltyOfEachWeight(FederatedModule):
+    def client_penalty(self, net, client):
+        return torch.stack([weight.square().sum() for weight in net.parameters()])
+
+
+class GradientsAlone(FederatedModule):
+    def client_gradients(self, net, batch, client):
+        return super().client_gradients(net, batch, client)[0]
+
+
+class NoUpdate(FederatedModule):
+    def aggregate(self, reduced):
+        super().aggregate(reduced)
+
+
+class NoCarry(FederatedModule):
+    def client_start(self, net, client):
+        pass
+
+
+class NoBroadcast(FederatedModule):
+    def broadcast(self, client):
+        pass
+
+
+class NumberInUpload(FederatedModule):
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "x": Weighted({"x": 1.0}, 1.0)}
+
+
+class BareTensorInUpload(FederatedModule):
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "x": torch.ones(1)}
+
+
+class NoWeightsInUpload(FederatedModule):
+    def client_result(self, net, client):
+        return {"x": Weighted({"x": torch.ones(1)}, 1.0)}
+
+
+class NumberInState(FederatedModule):
+    def client_result(self, net, client):
+        client.state["moved"] = 1.5
+        return super().client_result(net, client)
+
+
+class NoWeight(FederatedModule):
+    def update_weight(self, client):
+        pass
+
+
+class ClientsAsNumbers(FederatedModule):
+    def cohort(self, round):
+        return [0, 1]
+
+
+class ClientTwice(FederatedModule):
+    def cohort(self, round):
+        return [Visit(0), Visit(0)]
+
+
+class ChangesBroadcast(FederatedModule):
+    server_zeros = ("m",)
+
+    def broadcast(self, client):
+        return {"m": self.server_states.tensors("m")}
+
+    def client_start(self, net, client):
+        for tensor in client.broadcast["m"].values():
+            tensor.add_(1)
+        return {}
+
+
+class ChangesReceived(FederatedModule):
+    def client_result(self, net, client):
+        client.received[0].mul_(2)
+        return super().client_result(net, client)
+
+
+UNCONNECTED = "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not"
+MISTAKES = {
+    NetOfTheModule: f"NetOfTheModule {UNCONNECTED}",
+    DetachedLoss: f"DetachedLoss {UNCONNECTED}",
+    NoLoss: "client_loss of the method, gives None for 10 samples, must be (10,), one value per sample",
+    PenaltyOfEachWeight: "minimises a tensor of shape (4,), must be a scalar: take the sum in client_penalty",
+    GradientsAlone: "GradientsAlone.client_gradients must return the gradients, in the order of the weights, and the loss",
+    NoUpdate: "NoUpdate.aggregate returns None, must return an Update, as super().aggregate does",
+    NoCarry: "NoCarry.client_start returns None, must return a dict of tensors by name",
+    NoBroadcast: "NoBroadcast.broadcast returns None, must return a dict of tensors by name",
+    NumberInUpload: "NumberInUpload.client_result has 'x', must be tensors by name in a Weighted",
+    BareTensorInUpload: "BareTensorInUpload.client_result has 'x', must be tensors by name in a Weighted",
+    NoWeightsInUpload: "aggregate reads 'weights', but client_result sends ['x']: send it too",
+    NumberInState: "NumberInState has 1.5 in client.state['moved'], must be a tensor, or a dict of tensors by name",
+    NoWeight: "in round 1 the weight None, must be a number",
+    ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
+    ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
+    ChangesBroadcast: "ChangesBroadcast changes server_states m of features.1.weight in place, which all clients read",
+    ChangesReceived: "ChangesReceived changes received_state features.1.weight in place, which all clients read",
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorized"])
+@pytest.mark.parametrize("method", MISTAKES)
+def test_a_mistake_is_named(method, engine):
+    with pytest.raises((TypeError, ValueError)) as error:
+        fit(method, engine)
+    assert MISTAKES[method] in str(error.value)
+
+
+def test_what_only_an_engine_cannot_do_is_still_said_as_such():
+    class Decides(FederatedModule):
+        def client_loss(self, net, batch, client):
+            losses = super().client_loss(net, batch, client)
+            return losses if losses.mean() > 0 else 2 * losses
+
+    with pytest.raises(ValueError, match="model.engine is vectorized, under which Decides cannot run .* to sequential"):
+        fit(Decides, "vectorized")
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_rate_of_0_is_no_mistake(engine):
+    class Resting(FederatedModule):
+        def client_learning_rate(self, round, client):
+            return 0.0
+
+    fit(Resting, engine)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_carry_of_the_nets_own_weights_stays_as_it_was(engine):
+    """Of a client's net, which its fit changes in place."""
+
+    class Pulls(FederatedModule):
+        def client_start(self, net, client):
+            return {"start": {name: weight.detach() for name, weight in net.named_parameters()}}
+
+        def client_penalty(self, net, client):
+            return 5 * sum((weight - client.carry["start"][name]).square().sum() for name, weight in net.named_parameters())
+
+    class Copies(Pulls):
+        def client_start(self, net, client):
+            return {"start": {name: weight.detach().clone() for name, weight in net.named_parameters()}}
+
+    found, expected, free = (fit(method, engine).net.state_dict() for method in (Pulls, Copies, FederatedModule))
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight)
+    assert any((free[name] - weight).abs().max() > 1e-3 for name, weight in expected.items())
+
+
+def test_a_name_next_to_a_hooks_is_warned_of():
+    with pytest.warns(UserWarning, match="MyMethod.client_los is no hook, so that no run reads it: did you mean client_loss?"):
+
+        class MyMethod(FederatedModule):
+            def client_los(self, net, batch, client): ...
+
+    with pytest.warns(UserWarning, match="MyCallback.on_round_ends is no hook, .* did you mean on_round_end?"):
+
+        class MyCallback(FederatedCallback):
+            def on_round_ends(self, trainer, module, round, report): ...
+
+
+def test_names_of_ones_own_are_free(recwarn):
+    class MyMethod(FederatedModule):
+        server_zeros = ("m",)
+
+        def distance(self, net): ...
+
+        def _client_losses(self, net): ...
+
+        def client_loss(self, net, batch, client):
+            return super().client_loss(net, batch, client)
+
+    assert not recwarn
+
+
+def test_a_text_is_no_list_of_names():
+    with pytest.raises(ValueError, match=r"MyMethod.server_zeros is 'variate', must be a list: give \['variate'\]"):
+
+        class MyMethod(FederatedModule):
+            server_zeros = "variate"
+
+
+def test_a_callback_sees_the_models_of_chosen_rounds_as_soon_as_it_has_the_hook():
+    seen = []
+
+    class Looks(FederatedCallback):
+        def on_cohort_fit_end(self, trainer, module, round, models):
+            seen.append(round)
+
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=2, batch_size=10)
+    trainer = Trainer(max_steps=5, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Looks(every=2)])
+    trainer.fit(FederatedModule(MLP, local_steps=1), datamodule=data)
+    assert seen == [2, 4]
