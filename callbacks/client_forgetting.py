@@ -47,10 +47,17 @@ class ClientForgetting(FederatedCallback):
         return self.at_sites
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
-        chosen = [*self.rounds, *filter(None, [self.every])]
-        if chosen and min(chosen) <= trainer.max_steps and not module.data.has_validation:
-            why = "measures nothing, as there are no validation samples: set data.val_fraction above 0"
-            warnings.warn(f"callback ClientForgetting {why}", stacklevel=1)
+        if not self.due_by(trainer.max_steps):
+            return
+        why = None
+        if module.needs.data.task_streams:
+            why = "clients that learn tasks of their own have no validation parts: leave it out, TaskAccuracy measures them"
+        elif not module.data.has_validation:
+            why = "there are no validation samples: set data.val_fraction above 0"
+        elif module.data.participation.size == 1:
+            why = "it needs two clients in a round: set data.clients_per_round above 1"
+        if why is not None:
+            warnings.warn(f"callback ClientForgetting measures nothing, as {why}", stacklevel=1)
 
     def on_cohort_fit_end(self, trainer: Trainer, module: FederatedModule, round: int, models: CohortModels) -> None:
         if not module.data.has_validation:
@@ -58,8 +65,8 @@ class ClientForgetting(FederatedCallback):
         before, after = (models.accuracies_at_sites or partial(_accuracies_here, module, models))()
         scores = client_forgetting(before, after)
         if len(models.clients) > 1:
-            worst = scores.per_data.nanquantile(0)  # the lowest of those that have validation data
-            scalars = {"mean": scores.per_model.nanmean(), "worst": worst}
+            worst = scores.per_data.nanquantile(0)  # the lowest; clients without validation data are left out of both
+            scalars = {"mean": scores.per_data.nanmean(), "worst": worst}
             module.log_round({f"forgetting/client_{name}": value for name, value in scalars.items()}, round)
         cohort = torch.tensor(models.clients)
         numbers = {"cohort": cohort, "accuracy_before": before, "accuracy_after": after}

@@ -51,7 +51,8 @@ class Dashboard(FederatedCallback):
         super().__init__(every=1)
         self.config = config or {}
         self._charts: dict[str, dict[str, list]] = {}  # the newest layout
-        self._means: dict[str, tuple[int, float]] = {}  # by tag of the overview: rounds of forgetting so far, and their mean
+        # By tag of the overview: the tag of forgetting that it is of, rounds of it so far, and their mean.
+        self._means: dict[str, tuple[str, int, float]] = {}
         self._shown: dict[str, int] = {}  # newest round by tag of the overview
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
@@ -88,9 +89,11 @@ class Dashboard(FederatedCallback):
             if tag.startswith("forgetting/"):
                 if round <= 1:
                     continue
-                count, mean = self._means.get(shown, (0, 0.0))
+                first, count, mean = self._means.get(shown, (tag, 0, 0.0))
+                if tag != first:  # a drop over another number of rounds
+                    continue
                 value = mean + (forgetting_sign(tag) * value - mean) / (count + 1)
-                self._means[shown] = count + 1, value
+                self._means[shown] = tag, count + 1, value
             for logger in loggers:
                 logger.log_metrics({shown: value}, step=round)
 

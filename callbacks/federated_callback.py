@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.loggers import write_figure
-from fl_lightning.checks import check_each, check_range
+from fl_lightning.checks import check_each, check_whole
 from fl_lightning.module import FederatedModule
 from fl_lightning.run.record_logger import RecordLogger
 from fl_lightning.run.round_callback import RoundCallback
@@ -44,7 +44,9 @@ class FederatedCallback(RoundCallback):
 
     def __init__(self, every: int = 100, rounds: Sequence[int] | None = None) -> None:
         super().__init__()
-        check_range(f"{self.key}.every", every, at_least=0, hint="rounds, 0 is never")
+        check_whole(f"{self.key}.every", every, at_least=0, hint="rounds, 0 is never")
+        if isinstance(rounds, int):
+            raise ValueError(f"{self.key}.rounds is {rounds}, must be a list: give [{rounds}]")
         check_each(f"{self.key}.rounds", rounds or (), at_least=0)
         self.every, self.rounds = every, frozenset(rounds or ())
 
@@ -67,6 +69,10 @@ class FederatedCallback(RoundCallback):
     def chooses(self) -> bool:
         """Whether any round may be one of the chosen ones."""
         return self.every > 0 or bool(self.rounds)
+
+    def due_by(self, round: int) -> bool:
+        """Whether any of the chosen rounds is this one or an earlier one."""
+        return min([*self.rounds, *filter(None, [self.every])], default=round + 1) <= round
 
     def due_or_last(self, trainer: Trainer, round: int) -> bool:
         """Whether this round is a chosen one, or already known to be the last of a run in which some are chosen."""
@@ -100,6 +106,8 @@ class FederatedCallback(RoundCallback):
 def folder_of(trainer: Trainer, module: FederatedModule) -> Path | None:
     """The folder of a run, which may be that of its logger; None if it has none. Every process must ask."""
     log_dir = trainer.log_dir if trainer.loggers else None  # the first process tells the others
+    if trainer.loggers and isinstance(trainer.loggers[0], RecordLogger):  # of others Lightning takes the folder above
+        log_dir = trainer.loggers[0].log_dir
     folder = module.run_folder or log_dir
     return None if folder is None else Path(folder)
 

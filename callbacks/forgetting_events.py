@@ -21,7 +21,8 @@ class ForgettingEvents(Probe):
     the next; here test samples are measured in the chosen rounds, after averaging.
 
     ``events/mean`` is the number of events so far, mean over samples; ``events/unforgettable`` the share of samples that were
-    right at some measurement and never forgotten; ``events/never_learned`` the share that never was right.
+    right at some measurement and never forgotten; ``events/never_learned`` the share that never was right. Samples of classes
+    that have not arrived are left out.
     ``events/classes`` is the picture: the share of each class's samples with an event, a column a measurement. Its numbers are
     the tensors ``events/class`` (C,) and ``events/counts`` (S,), the events of each sample so far.
     """
@@ -35,8 +36,15 @@ class ForgettingEvents(Probe):
         self._counts: Tensor | None = None  # (S,), events so far
         self._history: dict[int, Tensor] = {}  # round -> (C,), share of the samples of each class with an event
 
+    def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
+        super().on_fit_start(trainer, module)
+        if not module.has_global_model:
+            raise ValueError(
+                f"callback ForgettingEvents measures the global model, and {type(module).__name__} has none: leave it out"
+            )
+
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
-        if not self.due(round) or not module.has_global_model:
+        if not self.due(round):
             return
         inputs, targets = self.probe_samples(module)
         with evaluated_weights(trainer, module):
@@ -47,13 +55,15 @@ class ForgettingEvents(Probe):
         forgotten = was_right & ~is_right
         self._was_right, self._counts = is_right, counts + forgotten
         never_forgotten = self._counts == 0
-        sizes = torch.bincount(targets, minlength=len(module.data.classes))
+        progress = module.tasks.class_progress()
+        seen = targets < (len(module.data.classes) if progress is None else progress.num_seen)
+        sizes = torch.bincount(targets[seen], minlength=len(module.data.classes))
         by_class = torch.bincount(targets[forgotten], minlength=len(sizes)) / sizes
         self._history[round] = by_class
         scalars = {
-            "events/mean": self._counts.double().mean(),
-            "events/unforgettable": (is_right & never_forgotten).double().mean(),
-            "events/never_learned": (~is_right & never_forgotten).double().mean(),
+            "events/mean": self._counts[seen].double().mean(),
+            "events/unforgettable": (is_right & never_forgotten)[seen].double().mean(),
+            "events/never_learned": (~is_right & never_forgotten)[seen].double().mean(),
         }
         module.log_round(scalars, round)
         log_tensors(trainer, {"events/class": by_class, "events/counts": self._counts}, round)

@@ -19,9 +19,9 @@ class HeadByClass(HeadProbe):
 
     In the chosen rounds the models of the cohort are compared with the global model that they started from. The scalars
     ``head/norm_held``, ``head/bias_held`` and ``head/logit_held`` are the mean change by the local fit over pairs of a client
-    and a class that it holds; ``head/norm_absent`` and so on are over classes that it lacks. ``head/norm_spread`` is the
-    largest norm of the global model's rows over the smallest. ``head/norms`` is the picture of the changes of norms by client
-    and class, in units of the global model's norms.
+    and a class that it holds; ``head/norm_absent`` and so on are over classes that it lacks, of those that have arrived.
+    ``head/norm_spread`` is the largest norm of the global model's rows over the smallest. ``head/norms`` is the picture of the
+    changes of norms by client and class, in units of the global model's norms.
 
     Its numbers are the tensors ``head/norm``, ``head/bias`` and ``head/logit`` (1 + K, C), the global model's first,
     ``head/cohort`` (K,) and ``head/holds`` (K, C), 1 where the client holds the class. It costs a pass over the
@@ -39,10 +39,13 @@ class HeadByClass(HeadProbe):
         before, after = models.evaluate_received(measure), models.evaluate(measure)  # (3, C), (K, 3, C)
         holds = module.data.label_counts[models.clients] > 0
         changes = after - before
-        scalars = {"head/norm_spread": before[0].max() / before[0].min()}
+        progress = module.tasks.class_progress()
+        seen = slice(None if progress is None else progress.num_seen)  # the logits of the other classes are minus infinity
+        scalars = {"head/norm_spread": before[0, seen].max() / before[0, seen].min()}
         for position, kind in enumerate(_KINDS):
-            scalars[f"head/{kind}_held"] = changes[:, position][holds].mean()
-            scalars[f"head/{kind}_absent"] = changes[:, position][~holds].mean()
+            of_seen = changes[:, position, seen]
+            scalars[f"head/{kind}_held"] = of_seen[holds[:, seen]].mean()
+            scalars[f"head/{kind}_absent"] = of_seen[~holds[:, seen]].mean()
         module.log_round(scalars, round)
         together = torch.cat([before[None], after])
         tensors = {f"head/{kind}": together[:, position] for position, kind in enumerate(_KINDS)}

@@ -7,7 +7,7 @@ from torch import Tensor
 from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
 from fl_lightning.callbacks.figures import one_round, over_rounds
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_whole
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import CohortModels, predict_in_batches
 
@@ -33,7 +33,7 @@ class PerClassAccuracy(FederatedCallback):
 
     def __init__(self, every: int = 100, rounds: list[int] | None = None, clients_every: int = 0) -> None:
         super().__init__(every, rounds)
-        check_range(f"{self.key}.clients_every", clients_every, at_least=0, hint="rounds, 0 is never")
+        check_whole(f"{self.key}.clients_every", clients_every, at_least=0, hint="rounds, 0 is never")
         self.clients_every = clients_every
         self._history: dict[int, Tensor] = {}  # round -> (C,)
         self._within: Tensor | None = None  # (1 + K, C) of the present round

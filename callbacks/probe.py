@@ -31,9 +31,11 @@ class Probe(FederatedCallback):
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         if not module.data.evaluation.has_test:
+            of_tasks = module.needs.data.task_streams
+            why = "clients that learn tasks have test samples of their own" if of_tasks else "data.source has none"
             raise ValueError(
-                f"callback {type(self).__name__} measures models on test samples, and data.source has none: give it a test "
-                "set, or leave the callback out"
+                f"callback {type(self).__name__} measures models on test samples, and {why}: "
+                f"{'' if of_tasks else 'give it a test set, or '}leave the callback out"
             )
         if module.keeps_models and overridden(self, FederatedCallback.on_cohort_fit_end):
             raise ValueError(

@@ -81,7 +81,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         "Legate, Caccia, Belilovsky, section 2",
         "clients",
         r"\frac{1}{K (K - 1)} \sum_{i \ne k} F_{ki}",
-        lambda change: client_forgetting(torch.zeros_like(change), change).per_model.nanmean(),
+        lambda change: client_forgetting(torch.zeros_like(change), change).per_data.nanmean(),
         sign=-1,
     ),
     "client_worst": Definition(

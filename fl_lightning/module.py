@@ -6,6 +6,8 @@ The round reads top to bottom in :meth:`FederatedModule.training_step`; the hook
 
 import copy
 import inspect
+import os
+import warnings
 from collections.abc import Collection, Mapping
 from functools import cache
 from operator import attrgetter
@@ -47,6 +49,7 @@ from fl_lightning.run.refused_data import (
     check_objective,
     check_outputs,
     check_tasks,
+    check_validates,
 )
 from fl_lightning.run.refused_sites import refuse_what_stays, said_before
 from fl_lightning.run.round_callback import round_callbacks
@@ -54,7 +57,7 @@ from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import ServerStep
 from fl_lightning.run.settings import RunSettings
 from fl_lightning.run.stored_states import StoredStates
-from fl_lightning.run.trainer_settings import averages_of, check_trainer
+from fl_lightning.run.trainer_settings import averages_of, check_trainer, monitored
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint
@@ -226,6 +229,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.newest_rounds.update(dict.fromkeys(numbers, round))
         for logger in self.trainer.loggers:
             logger.log_metrics(numbers, step=round)
+        for name in monitored(self.trainer) & numbers.keys():
+            self.trainer.callback_metrics[name] = torch.tensor(numbers[name])
 
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
@@ -253,6 +258,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
                 f"datamodule is {type(data).__name__}, must be a FederatedDataModule: trainer.fit(method, datamodule=...)"
             )
         self.federation = data
+        if self.trainer.state.fn == "validate":
+            check_validates(data)
         data.validate_here(self.engine_name != "flower")
         if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
@@ -314,6 +321,12 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.check_data()
         if self.privacy is not None:
             self.privacy.check(self, self.data.participation, str(self.trainer.precision))
+        if (drawn := os.environ.get("PL_GLOBAL_SEED", "0")) != "0" and self.seed == self.data.seed == 0:
+            warnings.warn(
+                f"seed_everything({drawn}) does not seed a federation: give seed={drawn} to {type(self).__name__} and to "
+                "FederatedDataModule",
+                stacklevel=1,
+            )
         check_cohorts(self.data.participation, self.trainer.max_steps)
         check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
         check_batches_of_one(self, self.data, self.trainer.max_steps)
@@ -356,6 +369,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             self.settings.check_goes_on(checkpoint, self.trainer)
         check_same_net(checkpoint["state_dict"], self.state_dict(), "ckpt_path", "use the model options of that run")
         saved = checkpoint["federated"]
+        if not fitting:
+            self.settings.check_adapter(saved["settings"])
         if self.federation is not None and not fitting:
             self.settings.check_evaluates(saved["settings"], self.trainer)
             check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)

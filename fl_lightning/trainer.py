@@ -62,6 +62,8 @@ class Trainer(pl.Trainer):
         if strategy == "auto":
             strategy = strategy_for({name: given[name] for name in ("accelerator", "devices", "num_nodes") if name in given})
         watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        if kind := next((one for one in watching if isinstance(one, type)), None):
+            raise TypeError(f"trainer.callbacks has the class {kind.__name__}: give an object, {kind.__name__}()")
         super().__init__(
             max_steps=max_steps,
             max_epochs=max_epochs,

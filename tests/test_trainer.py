@@ -7,13 +7,23 @@ import sys
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from fl_lightning import FedAvg, Trainer
-from fl_lightning.callbacks import PerClassAccuracy, PrivacyBudget, RoundForgetting, RoundProgressBar, RunSummary
+from fl_lightning import FedAvg, FederatedDataModule, FederatedStrategy, Trainer
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    FederatedCallback,
+    PerClassAccuracy,
+    PrivacyBudget,
+    RoundForgetting,
+    RoundProgressBar,
+    RunSummary,
+)
 from fl_lightning.data import from_arrays
+from fl_lightning.models import MLP
 from fl_lightning.privacy import UserLevelDP
 from fl_lightning.privacy.defence import epsilon
+from fl_lightning.trainer import strategy_for
 
 SCRIPT = """
 import torch
@@ -101,3 +111,82 @@ def test_float16_is_refused_on_a_processor_too(precision):
     """Lightning would make bfloat16 of it there, and say so where nobody reads."""
     with pytest.raises(ValueError, match=f"trainer.precision is {precision}, but local steps have no gradient scaler"):
         Trainer(precision=precision, **QUIET)
+
+
+class Federation(FederatedDataModule):
+    def __init__(self, **settings):
+        super().__init__("digits", **{"num_clients": 4, "clients_per_round": 2, "batch_size": 10, "monitor_test": 1} | settings)
+
+
+def short_fit(*callbacks, data=None, **settings):
+    trainer = Trainer(max_steps=3, val_check_interval=1, accelerator="cpu", logger=False, callbacks=[*callbacks], **settings)
+    trainer.fit(FedAvg(MLP, local_steps=1), datamodule=data or Federation(val_fraction=0.2))
+    return trainer
+
+
+def test_checkpoints_can_be_chosen_by_forgetting(tmp_path):
+    """The best of three rounds is kept, with the value that the run logged."""
+    logged = {}
+
+    class Logged(FederatedCallback):
+        def on_round_end(self, trainer, module, round, report):
+            logged[round] = module.newest["forgetting/client_mean"]
+
+    best = ModelCheckpoint(tmp_path, "{step}", monitor="forgetting/client_mean", mode="max")
+    short_fit(ClientForgetting(every=1), Logged(), best)
+    assert float(best.best_model_score) == pytest.approx(max(logged.values()))
+    assert best.best_model_path.endswith(f"step={max(logged, key=lambda round: (logged[round], -round))}.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("stopping", "said"),
+    [
+        (EarlyStopping("forgetting/round"), "which the untrained model does not have: give it strict=False"),
+        (EarlyStopping("val/loss"), "has a monitor of val/loss, but no round evaluates clients' validation parts"),
+    ],
+)
+def test_a_monitor_that_will_be_missing_is_refused(stopping, said):
+    with pytest.raises(ValueError, match=said):
+        short_fit(RoundForgetting(every=0), stopping, data=Federation(val_fraction=0.0), enable_checkpointing=False)
+
+
+def test_a_limit_of_validation_batches_that_cuts_the_test_set_is_said():
+    with pytest.warns(UserWarning, match="limit_val_batches is 1, which holds for the test set in a fit too"):
+        short_fit(limit_val_batches=1, enable_checkpointing=False)
+
+
+def test_round_forgetting_that_was_never_measured_is_said():
+    with pytest.warns(UserWarning, match="RoundForgetting measured nothing, .* set data.monitor_test, which is 10, and"):
+        short_fit(RoundForgetting(every=1), data=Federation(monitor_test=10), enable_checkpointing=False)
+
+
+def test_a_seed_that_seeds_nothing_is_said(monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    with pytest.warns(UserWarning, match=r"seed_everything\(3\) does not seed a federation: give seed=3 to FedAvg and to"):
+        short_fit(enable_checkpointing=False)
+
+
+def test_validation_without_samples_is_refused():
+    data = Federation(val_fraction=0.0)
+    trainer = short_fit(data=data, enable_checkpointing=False)
+    with pytest.raises(ValueError, match="data.val_fraction is 0, so there are no validation samples for the global model"):
+        trainer.validate(FedAvg(MLP), datamodule=data)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: ClientForgetting(rounds=5), "callbacks.client_forgetting.rounds is 5, must be a list: give [5]"),
+        (lambda: ClientForgetting(every=1.5), "callbacks.client_forgetting.every is 1.5, must be a whole number"),
+        (lambda: Trainer(callbacks=[ClientForgetting]), "has the class ClientForgetting: give an object, ClientForgetting()"),
+    ],
+)
+def test_a_callback_that_is_given_wrongly_is_named(build, said):
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        build()
+
+
+def test_several_devices_share_a_cohort_by_default():
+    assert strategy_for({"accelerator": "cpu", "devices": 2}) == "federated"
+    assert strategy_for({"accelerator": "cpu", "devices": 1}) == "auto"
+    assert isinstance(Trainer(max_steps=1, devices=2, **QUIET).strategy, FederatedStrategy)

@@ -191,6 +191,9 @@ def _of_value(
         return f"{said}, which does not derive from {found[1]}: {_INSTEAD.get(key, 'derive it, or give another class')}"
     if (missing := re.match(r"No module named '(\w+)'", line)) and text.startswith(f"{missing[1]}."):
         return f"{said}: there is no {missing[1]}.py in the working folder, and no package of this name: correct the name"
+    if key == "model.net" and (library := next((one for one in _NETS_OF if text.startswith(f"{one}.")), None)):
+        as_class = f"{{class_path: {_NETS_OF[library]}, init_args: {{name: {text.removeprefix(f'{library}.')}}}}}"
+        return f"{said}, which --model.net takes on the command line: in a config give {as_class}"
     if re.fullmatch(r"(?!fl_lightning\.)\w+(\.\w+)+", text):  # our names would be no help
         return f"{said}: {line}: correct the name or its file"
     if text in others:

@@ -176,11 +176,6 @@ class TrainerCommand:
             self.trainer.predict(self.model, **given, return_predictions=False)
             rank_zero_only(print)(f"Predictions: {self._prediction_path()}")
         else:
-            if self.command == "validate" and not self.data.has_validation:
-                said, cure = f"data.tasks is {self.data.tasks!r}", "a fit logs how clients' models do, as tasks/accuracy"
-                if self.data.val_fraction == 0:
-                    said, cure = "data.val_fraction is 0", "set it to that of the fit"
-                raise ValueError(f"{said}, so there are no validation samples for the global model: {cure}")
             getattr(self.trainer, self.command)(self.model, **given, verbose=self.config.verbose)
 
     def _fit(self, given: dict[str, Any]) -> None:

@@ -63,12 +63,13 @@ class EvaluationData:
     def validation_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
         """Joined validation parts of some clients: inputs, targets (n,) and the position of each owner in ``clients``.
 
-        With arriving classes, only samples of the classes seen; the same holds for training parts.
+        With arriving classes, those of all tasks up to the present one, and only samples of the classes seen.
         """
-        return self._joined([self._seen(self.shards.validation_indices(client)) for client in clients])
+        of_client = self.shards.validation_indices if self.arriving is None else self.shards.validation_so_far
+        return self._joined([self._seen(of_client(client)) for client in clients])
 
     def training_samples(self, clients: Sequence[int]) -> tuple[EvaluationInputs, Tensor, Tensor]:
-        """Joined training parts of some clients, each sample once: as :meth:`validation_samples`."""
+        """Joined training parts of some clients, each sample once; with arriving classes, those of the present task."""
         return self._joined([self._seen(self.shards.train_indices(client)) for client in clients])
 
     def samples_at(self, indices: Tensor, part: Part = "train") -> tuple[EvaluationInputs, Tensor]:
@@ -123,8 +124,9 @@ class EvaluationData:
     def _validation_indices(self) -> Tensor:
         if self.arriving is None:
             return self.shards.shards.validation
-        # With cumulative tasks, a sample is in several rows.
-        return self._seen(torch.cat(self.shards.validation_so_far()).unique())
+        clients = range(len(self.shards.label_counts))
+        # With cumulative tasks, or clients that share samples, a sample is in several parts.
+        return self._seen(torch.cat([*map(self.shards.validation_so_far, clients)]).unique())
 
     def _seen(self, indices: Tensor) -> Tensor:
         """Those of some clients' samples whose class has arrived."""

@@ -234,6 +234,13 @@ def _read(name: str, samples: TorchDataset) -> tuple[NetInputs, Tensor | list[st
     return stored, names or targets
 
 
+def _kind(part: object) -> str:
+    """The type of a part of a sample; of a dict with those of its columns."""
+    if not isinstance(part, Mapping):
+        return type(part).__name__
+    return f"dict ({', '.join(f'{key}: {type(value).__name__}' for key, value in part.items())})"
+
+
 def _form(inputs: NetInputs) -> dict[Any, tuple[torch.Size, torch.dtype]]:
     """Shape and type of each tensor of a sample."""
     return {key: (part.shape, part.dtype) for key, part in named_tensors(inputs).items()}
@@ -255,6 +262,10 @@ def _pair(name: str, i: int, sample: object) -> tuple[NetInputs, Any]:
             f"{name}[{i}] is {type(sample).__name__}, must be a pair of an input and its class, or a dict: select the two"
         )
     given, target = sample
+    if isinstance(given, Mapping) and len(given) == 1:
+        (column,) = given.values()
+        if isinstance(column, Tensor) and column.dtype == torch.uint8:  # an image by itself, as a net takes it
+            given = column
     texts = [key for key, part in given.items() if isinstance(part, str)] if isinstance(given, Mapping) else []
     if texts:
         raise ValueError(f"{name}[{i}] has the text {texts[0]}: keep the columns that the net takes, as a tokenizer makes them")
@@ -266,6 +277,6 @@ def _pair(name: str, i: int, sample: object) -> tuple[NetInputs, Any]:
         return inputs, target if isinstance(target, str) else torch.as_tensor(target)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{name}[{i}] is a pair of {type(sample[0]).__name__} and {type(sample[1]).__name__}, must be of a tensor and a "
-            "number: transform the samples, images with torchvision's PILToTensor"
+            f"{name}[{i}] is a pair of {_kind(given)} and {_kind(target)}, must be of a tensor and a number: transform the "
+            "samples, images with torchvision's PILToTensor or a dataset's with_format('torch')"
         ) from error

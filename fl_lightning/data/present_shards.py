@@ -83,11 +83,11 @@ class PresentShards:
         """The latest position of a client."""
         return max(row % self.num_tasks for row in self._rows)
 
-    def validation_so_far(self) -> list[Tensor]:
-        """Indices of all clients' validation samples of their tasks up to the present one."""
-        starts = (row - row % self.num_tasks for row in self._rows)
-        rows = (row for start, last in zip(starts, self._rows, strict=True) for row in range(start, last + 1))
-        return [self.shards.validation_indices(row) for row in rows]
+    def validation_so_far(self, client: int) -> Tensor:
+        """Indices of a client's validation samples of its tasks up to the present one, each once, ascending."""
+        last = self._rows[client]
+        rows = range(last - last % self.num_tasks, last + 1)
+        return torch.cat([self.shards.validation_indices(row) for row in rows]).unique()
 
 
 @dataclass(frozen=True)

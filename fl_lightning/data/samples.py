@@ -214,6 +214,10 @@ def _check_form(part: str, inputs: NetInputs) -> None:
     if len(tree_leaves(inputs)) == 0:
         raise ValueError(f"data.source gives {part} inputs without a tensor: give at least one")
     for name, tensor in named_tensors(inputs).items():
+        if len(tree_leaves(inputs)) == 1 and isinstance(tensor, Tensor) and tensor.dtype == torch.uint8:
+            raise ValueError(
+                f"data.source gives {part} inputs with only the uint8 images {name!r}: give the tensor itself, without its name"
+            )
         if not isinstance(tensor, Tensor):
             raise ValueError(f"data.source gives {part} inputs with {name!r} of several tensors: give one tensor a name")
         if tensor.dtype == torch.uint8:

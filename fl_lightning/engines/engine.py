@@ -407,10 +407,12 @@ def _changes_in_place(method: FederatedAlgorithm) -> dict[str, int]:
 
 def _check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:
     for name, part in state.items():
-        tensors = part.values() if isinstance(part, dict) else [part]
-        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        if isinstance(part, dict):
+            _check_state(method, part)
+        elif not isinstance(part, Tensor):
             raise ArgumentError(
-                type(method).__name__, f"has {part!r} in client.state[{name!r}], must be a tensor, or a dict of tensors by name"
+                type(method).__name__,
+                f"keeps {name!r} of type {type(part).__name__} in client.state, must be a tensor, or a dict of tensors by name",
             )
 
 

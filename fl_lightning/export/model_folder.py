@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.checks.extras import needing_extra
-from fl_lightning.data.scaling import recorded_inputs
+from fl_lightning.data.scaling import InputRecord, recorded_inputs
 from fl_lightning.functional.aggregation import State
+from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.network import Network
 from fl_lightning.module import FederatedModule, restore_weights
@@ -60,7 +61,7 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
     classes = inputs.classes if inputs.outputs is None else []
     trained = sum(tensor.numel() for tensor in method.trained_weights(method.net).values())
     all_of = sum(tensor.numel() for tensor in method.net.parameters())
-    card = _card(run, checkpoint["global_step"], method, classes, f"{trained:,} of {all_of:,} weights", weights)
+    card = _card(run, checkpoint["global_step"], method, inputs, f"{trained:,} of {all_of:,} weights", weights)
     with TemporaryDirectory(dir=folder) as temporary:  # files that are there are replaced by whole ones
         written = Path(temporary)
         name = _write_merged(method, written, classes) if weights == "merged" else _write_trained(method, written)
@@ -118,7 +119,7 @@ def _scalars(run: Path, round: int) -> dict[str, float]:
     return scalars
 
 
-def _card(run: Path, round: int, method: FederatedModule, classes: Sequence[str], trained: str, weights: Weights) -> str:
+def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, trained: str, weights: Weights) -> str:
     """The model card in Markdown; accuracies are those of the round, if it was evaluated."""
     path = run / "results.json"
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -126,7 +127,8 @@ def _card(run: Path, round: int, method: FederatedModule, classes: Sequence[str]
     rows = [
         ("method", f"{type(method).__name__}, {results.get('loss', repr(method.loss))}"),  # by default that of the data
         ("net", " ".join(filter(None, (type(method.net).__name__, _name_of(method))))),
-        *([("classes", ", ".join(classes))] if classes else []),
+        *([("inputs", _scaled(inputs))] if inputs.mean is not None else []),
+        *([("classes", ", ".join(inputs.classes))] if inputs.outputs is None else []),
         ("trained", trained),
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
         ("weights of round", str(round)),
@@ -148,6 +150,13 @@ def _card(run: Path, round: int, method: FederatedModule, classes: Sequence[str]
     return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{_usage(method, weights)}\n"
 
 
+def _scaled(inputs: InputRecord) -> str:
+    """How the net's inputs are made of stored ones."""
+    mean, std = ([f"{value:.4g}" for value in of or ()] for of in (inputs.mean, inputs.std))
+    unit = "pixels / 255" if inputs.dtype == "uint8" else "values"
+    return f"{unit}, less {', '.join(mean)}, over {', '.join(std)}"
+
+
 def _name_of(method: FederatedModule) -> str | None:
     """The name of the net in its library, if it was given by name."""
     return method.net.name if isinstance(method.net, Network) else None
@@ -162,9 +171,14 @@ def _usage(method: FederatedModule, weights: Weights) -> str:
         )
     if method.adapter is not None:
         named = f", {name}," if (name := _name_of(method)) else ""
+        replaced = (
+            " Where the class layer was replaced, load that net with `num_labels` and `ignore_mismatched_sizes=True`."
+            if isinstance(method.net, TransformersModel)
+            else ""
+        )
         return (
             f"`adapter_model.safetensors` has only the trained weights. Add them to the initial net{named} with "
-            "`peft.PeftModel.from_pretrained(net, FOLDER)`."
+            f"`peft.PeftModel.from_pretrained(net, FOLDER)`.{replaced}"
         )
     return (
         "`trained.safetensors` has only the trained weights and the buffers, by the names of the net: load them over the "

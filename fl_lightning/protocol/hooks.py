@@ -30,7 +30,7 @@ def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:
         near = [] if name.startswith("_") else difflib.get_close_matches(name, hooks, n=1, cutoff=_NEARLY)
         if near:
             warnings.warn(
-                f"{kind.__name__}.{name} is no hook, so that no run reads it: did you mean {near[0]}? Begin the name with an "
+                f"{kind.__name__}.{name} is not a hook, so no run reads it: did you mean {near[0]}? Begin the name with an "
                 "underscore if it is your own",
                 stacklevel=3,
             )

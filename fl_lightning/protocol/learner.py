@@ -42,12 +42,14 @@ class ClassProgress:
         is_over: whether it has had all its rounds.
         rounds_per_task: rounds after which a task is over.
         num_old: classes seen before the present task.
+        num_seen: classes seen up to and including it.
     """
 
     task: int
     is_over: bool
     rounds_per_task: int
     num_old: int
+    num_seen: int
 
 
 class LocalLearning(nn.Module):

@@ -72,7 +72,8 @@ def score_of(log: Log, definition: Definition) -> float:
     tasks the mean over the clients that learned two or more. The net that a run begins with is the untrained one.
     """
     if definition.matrix in ("clients", "local", "losses"):
-        by_round = {round: definition.shown(change) for round, change in _changes(log, definition.matrix).items()}
+        scores = {round: definition.shown(change) for round, change in _changes(log, definition.matrix).items()}
+        by_round = {round: score for round, score in scores.items() if score == score}  # one client has no other's data to forget
         return mean_over_rounds(by_round) if by_round else float("nan")
     if definition.matrix == "classes":
         accuracies = _class_accuracies(log)

@@ -86,6 +86,7 @@ class Log:
     scalars: dict[str, Curve] = field(default_factory=dict)
     tensors: dict[str, dict[int, NDArray[np.float32]]] = field(default_factory=dict)  # name -> round -> as logged
     sessions: list[NDArray] = field(default_factory=list)  # one a process: (n, 2), round and time in s of its last line
+    classes: list[str] = field(default_factory=list)  # names, in the order of labels, where the record has them
     remarks: list[str] = field(default_factory=list)  # on a file that is cut off or damaged
     is_damaged: bool = False  # the file holds what no run writes, and is not one that is being written
 
@@ -137,6 +138,7 @@ def _with_text(text: str, file: BinaryIO) -> BinaryIO:
 def _add(line: Line, log: Log, points: dict[str, dict[int, float]], sessions: list[dict[int, float]]) -> None:
     for name, value in line.scalars.items():
         points.setdefault(name, {})[line.round] = value
+    log.classes = line.classes or log.classes
     for name, tensor in line.tensors.items():
         if (kind := _NUMBERED.sub("_K", name)) in TENSORS:
             _check(name, tensor, TENSORS[kind])

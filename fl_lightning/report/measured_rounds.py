@@ -71,9 +71,11 @@ def class_curves(log: Log, names: Sequence[str]) -> tuple[NDArray[np.int64], NDA
 
 
 def class_labels(log: Log, count: int) -> list[str]:
-    """Of so many classes, in one line each: their names, where as many were logged, else their numbers."""
-    names = list(map(one_line, class_names(log)))
-    return names if len(names) == count else list(map(str, range(count)))
+    """Of so many classes, in one line each: their names, where the record has as many, else their numbers."""
+    for names in (log.classes, class_names(log)):
+        if len(names) == count:
+            return list(map(one_line, names))
+    return list(map(str, range(count)))
 
 
 def logged_tensor(log: Log, name: str, round: int) -> Tensor:

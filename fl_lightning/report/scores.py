@@ -30,6 +30,7 @@ def final_accuracy(study: Study) -> Table:
     rows, records = [], []
     tests = [study.against_baseline(group, study.finals) for group in study.finished]
     corrected = holm([p for _, p in tests])
+    has_best = study.metric != TASKS  # of tasks that arrive, the best accuracy is that of the first
     has_intervals = any(not math.isnan(study.final_of(group).interval[0]) for group in study.finished)
     for group, (differences, p), p_holm in zip(study.finished, tests, corrected, strict=True):
         other = study.counterpart(group)
@@ -37,19 +38,20 @@ def final_accuracy(study: Study) -> Table:
         curves = [study.accuracy(run).values for run in group.runs]
         last, best = Spread(tuple(float(curve[-1]) for curve in curves)), Spread(tuple(float(curve.max()) for curve in curves))
         between = [interval(final)] if has_intervals else []
-        texts = [str(len(group.runs)), spread(final), *between, spread(last), spread(best)]
+        texts = [str(len(group.runs)), spread(final), *between, spread(last), *([spread(best)] if has_best else [])]
         rows.append([group.label, *texts, *compared(differences, p_holm)])
         records.append(
             {"method": group.label, "runs": len(group.runs)}
             | mean_and_sd("final", final)
             | dict(zip(("final_low", "final_high"), final.interval, strict=True))
             | mean_and_sd("last", last)
-            | mean_and_sd("best", best)
+            | (mean_and_sd("best", best) if has_best else {})
             | {"baseline": other.label if other else "", "pairs": len(differences.values)}
             | {"difference": differences.mean, "p": p, "p_holm": p_holm}
         )
     between = ["its 95 % interval"] if has_intervals else []
-    columns = ["method", "runs", "final", *between, "last", "best round", "against the baseline (pairs)", "p (Holm)"]
+    chosen = ["best round"] if has_best else []
+    columns = ["method", "runs", "final", *between, "last", *chosen, "against the baseline (pairs)", "p (Holm)"]
     conditions = [group.condition for group in study.finished]
     bold, underlined = best_and_second(conditions, {2: [study.final_of(group).mean for group in study.finished]})
     note = _final_note(study, sum(not math.isnan(p) for _, p in tests), has_intervals)
@@ -60,9 +62,10 @@ def _final_note(study: Study, tests: int, has_intervals: bool) -> str:
     final = "last evaluation, after all tasks" if study.metric == TASKS else FINAL_IS
     condition = " under each condition" if any(group.condition for group in study.groups) else ""
     between = f"; its interval is that of the mean, {INTERVAL_IS}" if has_intervals else ""
+    best = "" if study.metric == TASKS else "; the best round is chosen on the same curve"
     return (
         f"{capitalised(study.metric_name)}, mean ± standard deviation over seeds; no deviation with one seed. Final is the "
-        f"{final}{between}; the best round is chosen on the same curve. Bold is the best final accuracy{condition}, underlined "
+        f"{final}{between}{best}. Bold is the best final accuracy{condition}, underlined "
         f"the second. {baseline_note(study, tests, ' in final accuracy')} {DASH} where there are fewer than "
         "two such seeds, no baseline under the same condition, or no variation."
     )

@@ -247,8 +247,11 @@ def _classes(study: Study) -> Iterator[Section]:
     if not groups:
         return
     more = f" The first {_MOST_HEATMAPS} of {len(groups)}." if len(groups) > _MOST_HEATMAPS else ""
-    groups = groups[:_MOST_HEATMAPS]
-    caption = f"Accuracy of the global model by class and round, mean over seeds. {figures.runs_behind('point', groups)}{more}"
+    groups, over = groups[:_MOST_HEATMAPS], "mean over seeds"
+    if any(class_names(run.log) != classes for group in groups for run in group.runs):
+        groups = [replace(group, runs=group.runs[:1]) for group in groups]
+        over = "one run of each method, as classes arrive in another order with another seed"
+    caption = f"Accuracy of the global model by class and round, {over}. {figures.runs_behind('point', groups)}{more}"
     figure = figures.draw_classes(groups, classes)
     yield Section("Accuracy by class", [Drawing("class_accuracy", "Accuracy by class", caption, figure)])
 

@@ -85,6 +85,12 @@ class RunRecord(Callback):
         self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
         rank_zero_only(print)(f"The fit continues after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        """Give the record the names of the classes, before anything is written."""
+        for logger in trainer.loggers:
+            if isinstance(logger, RecordLogger):
+                logger.classes = module.data.classes  # pyright: ignore[reportAttributeAccessIssue]
+
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         if self._rounds == trainer.max_steps:  # no round is left to train, but the end of a fit is written again
             self._cut(trainer)

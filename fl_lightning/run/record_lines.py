@@ -29,6 +29,7 @@ class Line:
     round: int
     time: float  # in s since 1970
     begins: bool  # a process wrote it first
+    classes: list[str]  # names of the run's classes, in the order of labels, as far as the record has them
     scalars: dict[str, float]
     tensors: dict[str, NDArray[np.float32]]
 
@@ -40,7 +41,7 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
         EOFError: at an incomplete last line.
         ValueError: at any other line that is not one of a record.
     """
-    begins = True
+    begins, classes = True, []
     while text := file.readline(_LONGEST):
         if not text.endswith(b"\n"):
             if len(text) == _LONGEST:
@@ -51,9 +52,9 @@ def record_lines(file: BinaryIO) -> Iterator[Line]:
         try:
             line = json.loads(text)
             if "begins" in line:
-                begins = True
+                begins, classes = True, [*map(_text, line.get("classes", classes))]
                 continue
-            yield _line(line, begins)
+            yield _line(line, begins, classes)
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, UnicodeError) as error:
             raise ValueError("not a line of a record") from error
         begins = False
@@ -65,14 +66,19 @@ def packed(numbers: ArrayLike) -> dict[str, Any]:
     return {"shape": array.shape, "float32": b64encode(array.tobytes()).decode()}
 
 
-def _line(line: dict[str, Any], begins: bool) -> Line:
+def _text(name: str) -> str:
+    name.encode()  # JSON can contain halves of characters, which nothing can write
+    return name
+
+
+def _line(line: dict[str, Any], begins: bool, classes: list[str]) -> Line:
     round, time = line["round"], float(line["time"])
     if type(round) is not int or not (0 <= round <= MOST and abs(time) <= _LATEST):
         raise ValueError(f"a line has round {round} at time {time}")
     scalars = {name: float(value) for name, value in line.get("scalars", {}).items()}
     tensors = {name: _unpacked(value) for name, value in line.get("tensors", {}).items()}
-    "".join([*scalars, *tensors]).encode()  # JSON can contain halves of characters, which nothing can write
-    return Line(round, time, begins, scalars, tensors)
+    _text("".join([*scalars, *tensors]))
+    return Line(round, time, begins, classes, scalars, tensors)
 
 
 def _unpacked(value: dict[str, Any]) -> NDArray[np.float32]:

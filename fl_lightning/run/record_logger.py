@@ -3,7 +3,7 @@
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ class RecordLogger(Logger):
     Every fit with a folder adds one to its trainer's loggers. A line is one object:
     ``{"round": 3, "time": 1.7e9, "scalars": {"train/loss": 0.5}}``, the time in s since 1970; or with ``tensors`` instead of
     ``scalars``, each ``{"shape": [2], "float32": "AACAPwAAAEA="}``, base64 of little-endian float32. NaN and infinities are
-    written as in JavaScript. A process begins with a line ``{"begins": 1.7e9}``. Each line goes to the file at once: a run
+    written as in JavaScript. A process begins with a line ``{"begins": 1.7e9, "classes": ["0", "1"]}``, with the names of the
+    classes in the order of labels. Each line goes to the file at once: a run
     that is killed leaves whole lines, except perhaps the last.
 
     Args:
@@ -37,6 +38,7 @@ class RecordLogger(Logger):
         super().__init__()
         self._folder = Path(folder)
         self.file = Path(folder).absolute() / RECORD_FILE
+        self.classes: Sequence[str] = ()  # names of the run's classes, written as a process begins
         self._opened: FileIO | None = None
 
     @property
@@ -93,7 +95,7 @@ class RecordLogger(Logger):
             if self._opened is None:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
                 self._opened = FileIO(self.file, "a")
-                self._append({"begins": now})
+                self._append({"begins": now, "classes": [*self.classes]})
             self._append({"round": round, "time": now, **numbers})
 
     def _append(self, line: dict[str, Any]) -> None:

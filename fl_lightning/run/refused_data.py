@@ -258,6 +258,15 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
             )
 
 
+def check_validates(data: FederatedDataModule) -> None:
+    """Refuse an evaluation on validation samples that there are none of."""
+    if not data.has_validation:
+        said, cure = f"data.tasks is {data.tasks!r}", "a fit logs how clients' models do, as tasks/accuracy"
+        if data.val_fraction == 0:
+            said, cure = "data.val_fraction is 0", "set it to that of the fit"
+        raise ValueError(f"{said}, so there are no validation samples for the global model: {cure}")
+
+
 def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
     """Refuse tasks that a method, with its learner, does not learn."""
     if tasks.global_model and method.hostile is not None and method.hostile.flips_labels:

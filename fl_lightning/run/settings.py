@@ -141,6 +141,16 @@ class RunSettings:
                 stacklevel=1,
             )
 
+    def check_adapter(self, saved: Settings) -> None:
+        """Check that an adapter scales its layers as in the run that saved ``saved``, which its weights do not show.
+
+        Raises:
+            ValueError: naming each option that differs.
+        """
+        present = {key: value for key, value in self.of_method().items() if f"{key}.".startswith("model.adapter.")}
+        if others := _differing(saved, present):
+            raise ValueError(f"ckpt_path is of a run with another adapter: {_listed(others)}: use that run's")
+
     def check_goes_on(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
         """Check that a fit of a trainer would continue the run that wrote a checkpoint.
 

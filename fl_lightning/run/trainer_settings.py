@@ -5,6 +5,7 @@ A check raises a ValueError that names the setting, its value and the cure.
 
 import os
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -151,6 +152,11 @@ def check_trainer(trainer: Trainer) -> None:
     limit = trainer.limit_val_batches  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(limit, float) and limit not in (0.0, 1.0):
         raise ValueError(f"trainer.limit_val_batches is {limit}, must be 1.0 for all or a whole number of batches: give one")
+    if isinstance(limit, int) and limit > 0 and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+        warnings.warn(
+            f"trainer.limit_val_batches is {limit}, which holds for the test set in a fit too: its accuracies are of a part",
+            stacklevel=1,
+        )
     for callback in callbacks_of(trainer):
         if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):
             trainer.callbacks.remove(callback)  # pyright: ignore[reportAttributeAccessIssue]  # else it would act on this error
@@ -177,7 +183,20 @@ def check_trainer(trainer: Trainer) -> None:
 
 def _check_monitors(trainer: Trainer) -> None:
     """Lightning compares the newest value at every evaluation, also where the test set was not evaluated again."""
-    every = getattr(trainer.datamodule, "monitor_test", 0)  # pyright: ignore[reportAttributeAccessIssue]
+    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    validates = getattr(data, "has_validation", True) and trainer.limit_val_batches != 0  # pyright: ignore
+    if not validates and (names := sorted(name for name in monitored(trainer) if name.startswith("val/"))):
+        raise ValueError(
+            f"trainer.callbacks has a monitor of {names[0]}, but no round evaluates clients' validation parts: set "
+            "data.val_fraction above 0, and leave out trainer.limit_val_batches"
+        )
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, EarlyStopping) and callback.strict and callback.monitor.startswith("forgetting/"):
+            raise ValueError(
+                f"trainer.callbacks has EarlyStopping of {callback.monitor}, which the untrained model does not have: give it "
+                "strict=False"
+            )
+    every = getattr(data, "monitor_test", 0)
     interval = getattr(trainer, "val_check_interval", None) or 1  # a time is kept elsewhere
     if every == 0 or isinstance(interval, float) or interval % every == 0:  # 1.0 is after the last round
         return
@@ -188,6 +207,11 @@ def _check_monitors(trainer: Trainer) -> None:
                 f"trainer.callbacks has {type(callback).__name__} of {monitor}, but data.monitor_test is {every}, so that not "
                 f"every evaluation has a test: set data.monitor_test to {interval}"
             )
+
+
+def monitored(trainer: Trainer) -> set[str]:
+    """Names of the scalars by which callbacks stop the fit or choose checkpoints."""
+    return {one.monitor for one in callbacks_of(trainer) if isinstance(one, EarlyStopping | ModelCheckpoint) and one.monitor}
 
 
 def _checks_at_end(callback: EarlyStopping, trainer: Trainer) -> bool:

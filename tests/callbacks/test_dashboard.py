@@ -21,7 +21,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import Dashboard, RunSummary
+from fl_lightning.callbacks import Dashboard, RoundForgetting, RunSummary
 from fl_lightning.callbacks.dashboard import flat_config
 
 SMALL = "fit --config digits_tce.yaml --model.net.hidden 16 --callbacks.client_forgetting.every 0".split()
@@ -240,3 +240,13 @@ def test_the_last_readings_are_on_disk_before_results_are(main, tmp_path, monkey
     code, _, error = main(*SMALL, *NO_PICTURES, "--trainer.max_steps", "1")
     assert code == 0, error
     assert found["final/test_accuracy"].keys() == {1}
+
+
+def test_drops_over_other_numbers_of_rounds_are_not_averaged(fit, toy_data, tmp_path, read_scalars):
+    """Rounds 2, 4 and 5 are evaluated: the overview has the drop over two rounds, not that of the last one."""
+    logger = TensorBoardLogger(tmp_path, "run", "version_0")
+    callbacks = [RoundForgetting(every=0), Dashboard()]
+    fit(FedAvg(torch.nn.Linear(4, 3)), toy_data(monitor_test=2), 5, callbacks=callbacks, logger=logger)
+    scalars = read_scalars(tmp_path / "run" / "version_0")
+    assert {name: [*scalars[f"forgetting/{name}"]] for name in ("every_2", "round")} == {"every_2": [4], "round": [5]}
+    assert scalars["Overview/forgetting_F_t_mean"] == scalars["forgetting/every_2"]

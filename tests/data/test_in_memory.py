@@ -403,3 +403,24 @@ def test_inputs_that_are_tuples_of_a_dataset():
     assert first.shape == (4, 3)
     assert second.tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
     assert data.train_set.targets.tolist() == [0, 1, 0, 1]
+
+
+def test_a_column_of_images_by_itself_is_images():
+    """As datasets of Hugging Face give them in torch's format; a picture of PIL is named with its column."""
+
+    class Rows(Dataset):
+        def __init__(self, image):
+            self.image = image
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return {"image": self.image, "label": i % 2}
+
+    data = from_dataset(Rows(torch.full((1, 2, 2), 9, dtype=torch.uint8)), clients=[[0, 1], [2, 3]])
+    data.setup()
+    assert data.train_set.inputs.dtype == torch.uint8
+    assert data.train_set.inputs.shape == (4, 1, 2, 2)
+    with pytest.raises(ValueError, match=r"is a pair of dict \(image: Image\) and int, .* with_format\('torch'\)"):
+        from_dataset(Rows(Image.new("L", (2, 2))), clients=[[0, 1], [2, 3]])

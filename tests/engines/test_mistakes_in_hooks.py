@@ -126,7 +126,7 @@ MISTAKES = {
     NumberInUpload: "NumberInUpload.client_result has 'x', must be tensors by name in a Weighted",
     BareTensorInUpload: "BareTensorInUpload.client_result has 'x', must be tensors by name in a Weighted",
     NoWeightsInUpload: "aggregate reads 'weights', but client_result sends ['x']: send it too",
-    NumberInState: "NumberInState has 1.5 in client.state['moved'], must be a tensor, or a dict of tensors by name",
+    NumberInState: "keeps 'moved' of type float in client.state, must be a tensor, or a dict of tensors by name",
     NoWeight: "in round 1 the weight None, must be a number",
     ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
     ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
@@ -184,12 +184,12 @@ def test_a_carry_of_the_nets_own_weights_stays_as_it_was(engine):
 
 
 def test_a_name_next_to_a_hooks_is_warned_of():
-    with pytest.warns(UserWarning, match="MyMethod.client_los is no hook, so that no run reads it: did you mean client_loss?"):
+    with pytest.warns(UserWarning, match="MyMethod.client_los is not a hook, so no run reads it: did you mean client_loss?"):
 
         class MyMethod(FederatedModule):
             def client_los(self, net, batch, client): ...
 
-    with pytest.warns(UserWarning, match="MyCallback.on_round_ends is no hook, .* did you mean on_round_end?"):
+    with pytest.warns(UserWarning, match="MyCallback.on_round_ends is not a hook, .* did you mean on_round_end?"):
 
         class MyCallback(FederatedCallback):
             def on_round_ends(self, trainer, module, round, report): ...

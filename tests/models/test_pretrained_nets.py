@@ -984,3 +984,17 @@ def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
         file.write("damaged\n")
     assert main("export", "--ckpt_path", str(checkpoints[0]), "--weights", "merged", "--out", "again")[0] == 0
     assert (tmp_path / "again" / "README.md").read_text() == (tmp_path / "out0" / "README.md").read_text()
+
+
+def test_a_checkpoint_of_an_adapter_with_another_scale_is_refused(tmp_path):
+    """Names and shapes are the same; the scale, alpha / r, is in no weight."""
+
+    def method(alpha):
+        return {"net": MLP, "adapter": LoRA(r=2, alpha=alpha, target_modules=["features.1"])}
+
+    data = from_arrays(torch.randn(20, 6), torch.arange(20) % 3, [range(10), range(10, 20)], batch_size=4)
+    fitted(FedAvg(**method(4)), data, 1).save_checkpoint(tmp_path / "run.ckpt")
+    FedAvg.load_from_checkpoint(tmp_path / "run.ckpt", **method(4))
+    said = "ckpt_path is of a run with another adapter: model.adapter.alpha is 16, 4 in the run: use that run's"
+    with pytest.raises(ValueError, match=said):
+        FedAvg.load_from_checkpoint(tmp_path / "run.ckpt", **method(16))

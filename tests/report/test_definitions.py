@@ -5,9 +5,11 @@ import math
 import re
 
 import pytest
+import torch
 from recorded import RecordWriter
 from written_pages import DOCS
 
+from fl_lightning.forgetting import DEFINITIONS
 from fl_lightning.report.commands import report
 
 CLASSES = {"class_accuracy/cat": {0: 1.0, 1: 0.5, 2: 0.75, 4: 0.25}, "class_accuracy/dog": {0: 1.0, 1: 0.25, 2: 0.0, 4: 0.5}}
@@ -128,3 +130,22 @@ def test_an_unknown_definition_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(ValueError, match=r"--forgetting is 'chaudry', must be one of client, .*chaudhry"):
         report([tmp_path / "missing"], out=tmp_path / "report", forgetting="client,chaudry")
     assert not (tmp_path / "report").exists()
+
+
+def test_a_round_of_one_client_is_left_out(write_run, no_pictures, tmp_path):
+    """It has nobody's data to forget: round 2 with drops of 1/4 and 1/2 counts, round 3 does not, and round 1 never does."""
+    with RecordWriter(write_run("all", {1: 0.25, 3: 0.5})) as more:
+        for round, clients, after in ((2, [0, 1], [[0.5, 0.0], [0.25, 0.5]]), (3, [2], [[1.0]])):
+            more.add_tensor("clients/cohort", clients, round)
+            more.add_tensor("clients/accuracy_before", BEFORE[: len(clients)], round)
+            more.add_tensor("clients/accuracy_after", after, round)
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="client,client_worst")
+    (row,) = cells(tmp_path / "report")
+    assert [float(row[f"{name}_mean"]) for name in ("client", "client_worst")] == [0.375, 0.5]
+
+
+def test_the_mean_over_clients_is_that_over_pairs():
+    """Of three clients one has no validation sample: four pairs, though the models have two, one and one of them."""
+    nan = math.nan
+    change = torch.tensor([[0.5, -0.25, nan], [0.125, 0.5, nan], [-0.5, -0.75, nan]])
+    assert DEFINITIONS["client"].shown(change) == pytest.approx((0.25 - 0.125 + 0.5 + 0.75) / 4)

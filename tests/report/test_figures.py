@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from recorded import RecordWriter
 
 from fl_lightning.report import figures, run_figures
+from fl_lightning.report.commands import report
 from fl_lightning.report.log import Curve
 from fl_lightning.report.sections import sections
 from fl_lightning.report.study import common_curve
@@ -217,3 +218,12 @@ def test_the_plane_of_new_knowledge_against_old(write_run, study):
     assert table.rows[0][1:] == ["0.600 ± 0.141", "0.300 ± 0.071", "0.900 ± 0.000", "0.600 ± 0.071"]
     assert table.columns[-1] == "forgetting of cats"
     assert len(table.rows) == 1
+
+
+def test_classes_that_arrive_in_another_order_are_not_averaged(write_run, tmp_path):
+    for seed, names in enumerate((["cat", "dog"], ["dog", "cat"])):
+        first, second = (f"class_accuracy/{name}" for name in names)
+        write_run("a", {1: 0.5, 2: 0.5}, seed=seed, scalars={first: {1: 1.0, 2: 0.5}, second: {2: 0.75}})
+    report([tmp_path / "runs"], out=tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "one run of each method, as classes arrive in another order with another seed. Runs behind each point: 1." in page

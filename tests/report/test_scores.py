@@ -166,3 +166,13 @@ def test_the_best_and_the_second_are_marked_in_both_pages(tmp_path):
     assert rows == ["| a | **0.9** |", "| b | <ins>0.8</ins> |", "| c | 0.7 |"]
     page = (tmp_path / "report.html").read_text()
     assert [f"<td>{cell}</td>" in page for cell in ("<strong>0.9</strong>", "<u>0.8</u>", "0.7")] == [True] * 3
+
+
+def test_tasks_that_arrive_have_no_best_round(write_run, study):
+    """The best accuracy would be that on the first task."""
+    write_run("a", {2: 1.0, 4: 0.5}, metric="tasks/accuracy")
+    table = scores.final_accuracy(study())
+    assert table.columns[:4] == ["method", "runs", "final", "last"]
+    assert table.rows[0][:4] == ["FedAvg, CrossEntropy", "1", "0.500", "0.500"]
+    assert "best round" not in table.note
+    assert "best_mean" not in table.records[0]

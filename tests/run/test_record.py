@@ -15,7 +15,15 @@ from options import NO_PICTURES
 from recorded import lines
 
 from fl_lightning import FedAvg
-from fl_lightning.callbacks import ClientForgetting, Communication, LabelCounts, PerClassAccuracy, RoundForgetting
+from fl_lightning.callbacks import (
+    ClientForgetting,
+    Communication,
+    LabelCounts,
+    PerClassAccuracy,
+    RoundForgetting,
+    RunSummary,
+)
+from fl_lightning.run.record_logger import RecordLogger
 
 DIGITS = "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --data.clients_per_round 5".split()
 RUN = [*DIGITS, *NO_PICTURES, "--trainer.max_steps"]
@@ -163,3 +171,10 @@ def test_curves_of_another_folder_stay(fit, toy_data, tmp_path):
     grown = after.pop(record)
     assert grown.startswith(before[record])
     assert before.items() <= {**after, record: before[record]}.items()
+
+
+def test_results_are_next_to_a_record_that_is_the_only_logger(fit, toy_data, tmp_path):
+    folder = tmp_path / "study" / "method" / "seed_0"
+    fit(method(), toy_data(), 1, logger=RecordLogger(folder), callbacks=[RunSummary()])
+    assert {"record.jsonl", "results.json", "settings.json"} <= {path.name for path in folder.iterdir()}
+    assert [path.name for path in tmp_path.rglob("results.json")] == ["results.json"]

@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_net_is_refused(fit, toy_data, tmp_path):
         fit(other, toy_data(), 2, precision="64-true", ckpt_path=tmp_path / "linear.ckpt")
     trainer = pl.Trainer(accelerator="cpu", precision="64-true", logger=False, enable_progress_bar=False)
     with pytest.raises(ValueError, match=r"ckpt_path holds another net: net.0.bias is missing there and \(3,\) here"):
-        trainer.validate(other, datamodule=toy_data(), ckpt_path=tmp_path / "linear.ckpt")
+        trainer.test(other, datamodule=toy_data(), ckpt_path=tmp_path / "linear.ckpt")
 
 
 @pytest.mark.parametrize(("kind", "key"), [(RoundForgetting, "best"), (Communication, "of_tasks"), (RunSummary, "bytes")])

@@ -222,8 +222,10 @@ def _from_numpy(name: str, values: ArrayLike) -> Tensor:
             'tokenizer(list(texts), padding=True, return_tensors="np")'
         )
     if array.dtype.kind not in "biuf":
+        columns = [str(column) for column, kind in getattr(values, "dtypes", {}).items() if kind.kind not in "iuf"]
+        named = f" in the columns {', '.join(columns)}" if columns else ""
         raise ValueError(
-            f"data.source has {name} of type {array.dtype}, must be numbers: floats, uint8 images or whole numbers"
+            f"data.source has {name} of type {array.dtype}{named}, must be numbers: give floats, uint8 images or whole numbers"
         )
     plain = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")  # torch has no others
     with warnings.catch_warnings():

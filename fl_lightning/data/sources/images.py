@@ -60,7 +60,7 @@ def decode(
             sizes = ["x".join(map(str, given[1:])) for given in (pixels.shape, shape)]
             raise ValueError(
                 f"{name(i)} has {sizes[0]} pixels, the first image {sizes[1]}: give the source as a class with "
-                "size, such as --data.source ImageFolder --data.source.size 64"
+                "size, in Python size=64, such as --data.source ImageFolder --data.source.size 64"
             )
         images[i] = pixels
 

@@ -143,7 +143,9 @@ class ClassLearner(Learner):
         return self.clocks.has_had_all_rounds(0) and self.task == self.data.class_streams.num_tasks - 1
 
     def class_progress(self) -> ClassProgress:
-        return ClassProgress(self.task, self.clocks.has_had_all_rounds(0), self.rounds_per_task, self.arrived.num_old)
+        arrived = self.arrived
+        is_over = self.clocks.has_had_all_rounds(0)
+        return ClassProgress(self.task, is_over, self.rounds_per_task, arrived.num_old, arrived.num_seen)
 
     def begin_round(self, round: int) -> None:
         if self.clocks.has_had_all_rounds(0) and not self.is_over:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from options import NO_PICTURES
 
 from fl_lightning.callbacks import (
     ArrivingClasses,
+    ClientForgetting,
     Communication,
     FederatedCallback,
+    ForgettingEvents,
+    HeadByClass,
     LabelCounts,
     PerClassAccuracy,
     RoundForgetting,
@@ -22,6 +26,7 @@ from fl_lightning.callbacks.class_names import class_names
 from fl_lightning.data import Dataset, Samples
 from fl_lightning.data.sources.source import Source
 from fl_lightning.report.log import read_log
+from fl_lightning.report.measured_rounds import class_labels
 from fl_lightning.report.run_figures import pictures
 from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, ICaRL
 
@@ -143,6 +148,89 @@ def test_accuracy_on_domains_before_they_are_learned(arriving, tmp_path):
     assert ahead[0].tolist() == pytest.approx(torch.tensor(shares[0]).tolist())
     assert math.isnan(ahead[2][0])
     assert ahead[2][1] == pytest.approx(float(shares[2][1]))
+
+
+@pytest.mark.parametrize("blurry", [0.0, 0.3])
+def test_a_fit_is_measured_on_what_others_held_before(arriving, blurry):
+    """F_ki on each client's validation samples of all tasks so far, the mean over pairs, in plain Python."""
+    found, expected = {}, {}
+
+    class Counted(FederatedCallback):
+        def on_cohort_fit_end(self, trainer, module, round, models):
+            found[round] = module.newest["forgetting/client_mean"]
+            data, task, drops = module.data, (round - 1) // 2, []
+            for k, client in enumerate(models.clients):
+                parts = [data.present_shards.shards.validation_indices(3 * client + past) for past in range(task + 1)]
+                held = torch.cat(parts)
+                held = held[data.train_set.targets[held] < 2 * task + 2]
+                if len(held) == 0:
+                    continue
+                inputs, targets = data.train_set.inputs[held], data.train_set.targets[held]
+                before = (models.predict_received(inputs).argmax(dim=-1) == targets).double().mean()
+                after = (models.predict(inputs).argmax(dim=-1) == targets).double().mean(dim=1)
+                drops += [float(after[i] - before) for i in range(len(models.clients)) if i != k]
+            expected[round] = sum(drops) / len(drops)
+
+    data = arriving.new_data(ClassStream(3, blurry=blurry), val_fraction=0.2)
+    arriving.train(ClassLearner, data, callbacks=[ClientForgetting(every=1), Counted(every=1)], softmax_over="seen")
+    assert found.keys() == set(range(1, 7))
+    assert found == pytest.approx(expected)
+
+
+def test_evaluations_of_other_samples_are_not_compared(arriving, tmp_path):
+    """The second domain arrives in round 3, and F_t and F begin anew with the test set of both."""
+    accuracies = {}
+
+    class Accuracies(FederatedCallback):
+        def on_validation_end(self, trainer, module):
+            accuracies[trainer.global_step] = module.evaluation.scores["test"].class_accuracy.double()
+
+    data, net = arriving.new_data(DomainStream()), arriving.new_net(3)
+    data.source = Domains()
+    callbacks = [RoundForgetting(every=0), Accuracies(every=0)]
+    arriving.train(ClassLearner, data, net, callbacks=callbacks, logger=TensorBoardLogger(tmp_path, name="", version=""))
+    scalars = read_log(tmp_path).scalars
+    for name, sign in (("forgetting/round", 0), ("forgetting/from_best", -1)):
+        drops = {late: accuracies[late - 1] - accuracies[late] for late in (2, 4)}
+        means = {late: float(drop.clamp_min(sign).mean()) for late, drop in drops.items()}
+        assert scalars[name].by_round() == pytest.approx(means)
+
+
+def test_probes_leave_out_classes_to_come(arriving):
+    """Events of the test samples seen, counted in plain Python, and finite changes of the head."""
+    newest = {}
+
+    class AfterEach(FederatedCallback):
+        def on_round_end(self, trainer, module, round, report):
+            newest[round] = dict(module.newest)
+
+    trained = arriving.train(
+        ClassLearner, callbacks=[ForgettingEvents(every=1), HeadByClass(every=1), AfterEach()], softmax_over="seen"
+    )
+    targets = trained.data.test_set.targets
+    was_right = [[] for _ in targets]
+    for round, logits in enumerate(trained.seen.logits, 1):
+        seen = (targets < 2 * ((round - 1) // 2) + 2).nonzero().flatten().tolist()
+        for sample, said in zip(seen, logits.argmax(dim=1).tolist(), strict=True):
+            was_right[sample].append(said == targets[sample])
+        events = [sum(a and not b for a, b in pairwise(was_right[sample])) for sample in seen]
+        never = [not any(was_right[sample]) for sample in seen]
+        assert newest[round]["events/mean"] == pytest.approx(sum(events) / len(seen))
+        assert newest[round]["events/never_learned"] == pytest.approx(sum(never) / len(seen))
+    of_head = {name: value for name, value in newest[2].items() if name.startswith("head/")}
+    assert len(of_head) == 7
+    assert all(map(math.isfinite, of_head.values()))
+
+
+def test_a_record_that_is_cut_names_the_classes_as_they_arrive(arriving, tmp_path):
+    data = arriving.new_data()
+    arriving.train(
+        ClassLearner, data, rounds=1, callbacks=[PerClassAccuracy()], logger=TensorBoardLogger(tmp_path, name="", version="")
+    )
+    log = read_log(tmp_path)
+    assert log.classes == list(data.classes) != sorted(data.classes)
+    assert class_labels(log, 6) == list(data.classes)
+    assert class_labels(log, 2) == list(data.classes[:2])
 
 
 @pytest.mark.slow
