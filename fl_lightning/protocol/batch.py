@@ -33,8 +33,9 @@ class Batch(NamedTuple):
         Raises:
             ValueError: if they are not one value per sample, (B,).
         """
-        if not isinstance(losses, Tensor) or losses.shape != self.targets.shape[:1]:
-            found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"
+        shape = getattr(losses, "shape", None)  # a hook can return anything
+        if shape != self.targets.shape[:1]:
+            found = f"{losses!r}" if shape is None else f"a tensor of shape {tuple(shape)}"
             raise ValueError(
                 f"model.loss, or client_loss of the method, gives {found} for "
                 f"{len(self.targets)} samples, must be ({len(self.targets)},), one value per sample: use reduction='none', and "
