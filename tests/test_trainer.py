@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.profilers import PyTorchProfiler
 
 from fl_lightning import FedAvg, FederatedDataModule, FederatedStrategy, Trainer
 from fl_lightning.callbacks import (
@@ -190,3 +191,10 @@ def test_several_devices_share_a_cohort_by_default():
     assert strategy_for({"accelerator": "cpu", "devices": 2}) == "federated"
     assert strategy_for({"accelerator": "cpu", "devices": 1}) == "auto"
     assert isinstance(Trainer(max_steps=1, devices=2, **QUIET).strategy, FederatedStrategy)
+
+
+def test_a_profiler_with_hooks_on_the_net_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"trainer.profiler is PyTorchProfiler with hooks on the net, .* give"):
+        short_fit(profiler="pytorch", enable_checkpointing=False)
+    profiler = PyTorchProfiler(tmp_path, record_module_names=False)
+    assert short_fit(profiler=profiler, enable_checkpointing=False).global_step == 3

@@ -6,13 +6,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import fl_lightning
 from fl_lightning.command_line.parsing import as_one_line, chain
 from fl_lightning.config_files.reading import options_of, shortened
 from fl_lightning.processes.device_errors import device_error_line
 from fl_lightning.state.atomic_files import FULL_DISK
 
-_PACKAGE = str(Path(fl_lightning.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _EXPECTED = (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ModuleNotFoundError)
 _OURS = r"^\s*- ((?:model|data|trainer|callbacks)\.[\w.]+ (?:is|has) .*)$"  # among jsonargparse's lines about a union
 

@@ -150,11 +150,12 @@ def _parser_line(
         return f"model.net is {net}, which needs a name: give model.net.name"
     key, line, of_types = _key_and_lines(error)
     named = [one for one in given if one not in known and re.search(rf"\b{re.escape(one.rpartition('.')[2])}\b", line)]
+    is_unknown = re.search("has no attribute|No module named", line)  # the class itself, wherever it is given
     names = [name for name, _ in options]
     for name in names:
         parent = name.rpartition(".")[0]
         is_class = "." in parent or parent == "model"  # other blocks of a config are not classes
-        is_meant = name in named or re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", line)  # no misspelt class
+        is_meant = name in named if named else key in (name, parent) and not is_unknown
         if is_class and is_meant and _comes_later(parent, name, names):
             return f"{name} is given before its class: give --{parent} first, then the options of that class"
     if named:

@@ -224,7 +224,7 @@ class Engine(ABC):
             index=index,
             round=request.round,
             num_train=data.num_train(index),
-            num_steps=min(method.num_local_steps(index), request.num_steps or sys.maxsize),
+            num_steps=min(_num_steps(method, index), request.num_steps or sys.maxsize),
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             weight_names=self._weight_names,
@@ -385,6 +385,13 @@ class Engine(ABC):
         except Exception as error:
             error.add_note(f"(client {client.index}, round {client.round})")
             raise
+
+
+def _num_steps(method: FederatedAlgorithm, client: int) -> int:
+    steps = method.num_local_steps(client)
+    if steps < 1:
+        raise ArgumentError(f"{type(method).__name__}.num_local_steps", f"is {steps} for client {client}, must be at least 1")
+    return steps
 
 
 def _kept_from(changing: State, carry: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class UnbuiltNet(nn.Module):
             try:
                 return self._build(input_shape, num_classes)
             except (RuntimeError, TypeError, OverflowError) as error:
-                reason = first_line(error)
+                takes = ": a net class takes (input_shape, num_classes)" if "positional argument" in str(error) else ""
+                reason = f"{first_line(error)}{takes}"
                 raise ValueError(f"model.net cannot be built for inputs of shape {input_shape}: {reason}") from error
 
 
@@ -121,6 +122,8 @@ class FederatedNet(nn.Module):
         class_layer: str | None,
     ) -> None:
         super().__init__()
+        if hasattr(net, "class_path"):  # of a config, which the parser leaves as it is where an argument has no type
+            raise TypeError(f"{type(self).__name__} has a net without a type: annotate it in __init__, net: fl_lightning.Net")
         if not callable(net):
             raise TypeError(
                 f"model.net is {net!r}, must be a net or build one, as fl_lightning.models.CNN2 does: in Python give the "

@@ -27,6 +27,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
@@ -156,6 +157,12 @@ def check_trainer(trainer: Trainer) -> None:
         warnings.warn(
             f"trainer.limit_val_batches is {limit}, which holds for the test set in a fit too: its accuracies are of a part",
             stacklevel=1,
+        )
+    profiler = trainer.profiler  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(profiler, PyTorchProfiler) and profiler._record_module_names:
+        raise ValueError(
+            "trainer.profiler is PyTorchProfiler with hooks on the net, of which clients need copies: give "
+            "PyTorchProfiler(record_module_names=False), or simple"
         )
     for callback in callbacks_of(trainer):
         if cure := next((cure for kind, cure in _CALLBACKS_NOT_OF_ROUNDS.items() if isinstance(callback, kind)), None):

@@ -22,18 +22,22 @@ class TooFew(Partition):
 @pytest.mark.parametrize(
     ("key", "name", "said"),
     [
-        ("client_sampler", "Lookup", "KeyError: 1"),
-        ("client_sampler", "Later", "invalid literal for int() with base 10: 'x'"),
-        ("partition", "TooFew", "TooFew.__call__() takes 2 positional arguments but 4 were given"),
+        ("client_sampler", "Lookup", "KeyError: 1 (data.client_sampler Lookup) (users_rules.py, line 6)"),
+        (
+            "client_sampler",
+            "Later",
+            "invalid literal for int() with base 10: 'x' (data.client_sampler Later) (users_rules.py, line 10)",
+        ),
+        ("partition", "TooFew", "TooFew.__call__() takes 2 positional arguments but 4 were given (data.partition TooFew)"),
     ],
 )
-def test_a_code_error_names_the_key_and_the_class(main, tmp_path, monkeypatch, key, name, said):
+def test_a_code_error_names_the_key_the_class_and_the_line(main, tmp_path, monkeypatch, key, name, said):
     (tmp_path / "users_rules.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     arguments = ["fit", "--config", "digits_tce.yaml", f"--data.{key}", f"users_rules.{name}", "--trainer.max_steps", "2"]
     code, _, error = main(*arguments)
     assert code != 0
-    assert error.splitlines()[-1].endswith(f"{said} (data.{key} {name})")
+    assert error.splitlines()[-1].endswith(said)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,11 @@ class NoWeight(FederatedModule):
         pass
 
 
+class NoStep(FederatedModule):
+    def num_local_steps(self, client):
+        return 0
+
+
 class ClientsAsNumbers(FederatedModule):
     def cohort(self, round):
         return [0, 1]
@@ -128,6 +133,7 @@ MISTAKES = {
     NoWeightsInUpload: "aggregate reads 'weights', but client_result sends ['x']: send it too",
     NumberInState: "keeps 'moved' of type float in client.state, must be a tensor, or a dict of tensors by name",
     NoWeight: "in round 1 the weight None, must be a number",
+    NoStep: "NoStep.num_local_steps is 0 for client 1, must be at least 1",
     ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
     ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
     ChangesBroadcast: "ChangesBroadcast changes server_states m of features.1.weight in place, which all clients read",
@@ -227,3 +233,24 @@ def test_a_callback_sees_the_models_of_chosen_rounds_as_soon_as_it_has_the_hook(
     trainer = Trainer(max_steps=5, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Looks(every=2)])
     trainer.fit(FederatedModule(MLP, local_steps=1), datamodule=data)
     assert seen == [2, 4]
+
+
+def test_a_net_class_that_takes_other_arguments_is_told_which():
+    class OfClasses(torch.nn.Linear):
+        def __init__(self, num_classes):
+            super().__init__(64, num_classes)
+
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=2)
+    with pytest.raises(ValueError, match=r"takes 2 positional .*: a net class takes \(input_shape, num_classes\)"):
+        Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False).fit(
+            FederatedModule(OfClasses), datamodule=data
+        )
+
+
+def test_a_net_without_a_type_is_told_of(tmp_path, monkeypatch, main):
+    code = "from fl_lightning import FederatedModule\n\n\nclass Mine(FederatedModule):\n"
+    code += "    def __init__(self, net, **common):\n        super().__init__(net, **common)\n"
+    (tmp_path / "without_type.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    _, _, error = main("fit", "--config", "digits_tce.yaml", "--model", "without_type.Mine")
+    assert "Mine has a net without a type: annotate it in __init__, net: fl_lightning.Net" in error.splitlines()[-1]
