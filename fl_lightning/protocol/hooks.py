@@ -24,7 +24,7 @@ def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
 
 
 def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:
-    """Warn of each public name that a class adds and that is nearly one of a base's hooks, as nothing calls it."""
+    """Warn of each new public name in a class that is nearly the name of a hook, and that nothing calls."""
     inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
     for name in vars(kind).keys() - inherited:
         near = [] if name.startswith("_") else difflib.get_close_matches(name, hooks, n=1, cutoff=_NEARLY)

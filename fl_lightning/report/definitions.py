@@ -73,7 +73,7 @@ def score_of(log: Log, definition: Definition) -> float:
     """
     if definition.matrix in ("clients", "local", "losses"):
         scores = {round: definition.shown(change) for round, change in _changes(log, definition.matrix).items()}
-        by_round = {round: score for round, score in scores.items() if score == score}  # none of one client
+        by_round = {round: score for round, score in scores.items() if score == score}  # NaN with one client
         return mean_over_rounds(by_round) if by_round else float("nan")
     if definition.matrix == "classes":
         accuracies = _class_accuracies(log)

@@ -24,8 +24,8 @@ class RecordLogger(Logger):
     ``{"round": 3, "time": 1.7e9, "scalars": {"train/loss": 0.5}}``, the time in s since 1970; or with ``tensors`` instead of
     ``scalars``, each ``{"shape": [2], "float32": "AACAPwAAAEA="}``, base64 of little-endian float32. NaN and infinities are
     written as in JavaScript. A process begins with a line ``{"begins": 1.7e9, "classes": ["0", "1"]}``, with the names of the
-    classes in the order of labels. Each line goes to the file at once: a run
-    that is killed leaves whole lines, except perhaps the last.
+    classes in the order of labels. Each line goes to the file at once: a run that is killed leaves whole lines, except perhaps
+    the last.
 
     Args:
         folder: that of the run; made with the first line.

@@ -259,7 +259,7 @@ def _check_names(net: nn.Module, inputs: NetInputs) -> None:
 
 
 def check_validates(data: FederatedDataModule) -> None:
-    """Refuse an evaluation on validation samples that there are none of."""
+    """Refuse to validate the global model if there are no validation samples for it."""
     if not data.has_validation:
         said, cure = f"data.tasks is {data.tasks!r}", "a fit logs how clients' models do, as tasks/accuracy"
         if data.val_fraction == 0:

@@ -161,7 +161,7 @@ def check_trainer(trainer: Trainer) -> None:
     profiler = trainer.profiler  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(profiler, PyTorchProfiler) and profiler._record_module_names:
         raise ValueError(
-            "trainer.profiler is PyTorchProfiler with hooks on the net, of which clients need copies: give "
+            "trainer.profiler is PyTorchProfiler with hooks on the net, which cannot be copied for clients: give "
             "PyTorchProfiler(record_module_names=False), or simple"
         )
     for callback in callbacks_of(trainer):
