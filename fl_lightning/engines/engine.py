@@ -15,6 +15,14 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.cohort_share import Outcome, Rows, Share, round_report
 from fl_lightning.engines.cohort_states import CohortStates
+from fl_lightning.engines.hook_mistakes import (
+    changes_in_place,
+    check_minimised,
+    check_state,
+    unconnected,
+    weights_outside,
+    without_new_attributes,
+)
 from fl_lightning.engines.local_step import Scope
 from fl_lightning.engines.pace import paced
 from fl_lightning.engines.ranks import split_by_work
@@ -76,6 +84,7 @@ class Engine(ABC):
             for tensors in (tensors_of(self.net), self.global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        self._outside = weights_outside(method)
         # Tensors of which clients send new values.
         self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self.global_state)
         self._weight_names = [name for name, _ in method.net.named_parameters()]
@@ -147,15 +156,16 @@ class Engine(ABC):
         Raises:
             ValueError: if no client can send its weights before the deadline of ``data.devices``, or a hook changes in place
                 what other clients read.
+            RuntimeError: if a hook keeps a tensor of stacked clients as an attribute of the method.
         """
         if self.context.devices is not None and any(visit.sends for visit in visits):
             self.context.devices.check_upload(self._row_bytes)
         sizes = [0]
         share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
-        before = _changes_in_place(self.method)
-        with self.context.precision():
+        before = changes_in_place(self.method)
+        with self.context.precision(), without_new_attributes(self.method):
             self.fit_share(round, dict(enumerate(visits)), share, max_steps)
-        for name, times in _changes_in_place(self.method).items():
+        for name, times in changes_in_place(self.method).items():
             if times != before.get(name, times):
                 raise ArgumentError(
                     type(self.method).__name__,
@@ -280,7 +290,7 @@ class Engine(ABC):
         upload = self.upload(client)
         with self.drawing(client, "probe"):
             probe = self.hooks.probe(self.net, client)
-        _check_state(self.method, client.state)
+        check_state(self.method, client.state)
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.hooks.kept_state(client, kept)
         sent = {name: part.tensors for name, part in upload.items() if not part.derived} if request.sends else {}
@@ -354,10 +364,10 @@ class Engine(ABC):
             (value, loss), after = self._scope.call({**weights, **held}, tuple(held), objective)
             if buffers is not None:
                 buffers.update(after)
-        _check_objective(self.method, value)
+        check_minimised(self.method, value, self._outside)
         found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
         if all(gradient is None for gradient in found):
-            raise _unconnected(self.method)
+            raise unconnected(self.method)
         pairs = zip(found, weights.values(), strict=True)
         return [torch.zeros_like(weight) if gradient is None else gradient for gradient, weight in pairs], loss.detach()
 
@@ -400,46 +410,6 @@ def _kept_from(changing: State, carry: dict[str, Any]) -> dict[str, Any]:
         return carry
     memory = {tensor.untyped_storage().data_ptr() for tensor in changing.values()}
     return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, carry)
-
-
-def _changes_in_place(method: FederatedAlgorithm) -> dict[str, int]:
-    """How often each tensor of the server that hooks of a visit can reach has been changed in place."""
-    kinds = method.server_states.items()
-    states = {f"server_states {kind} of {name}": t for kind, of in kinds for name, t in of.named_buffers()}
-    received = {f"received_state {name}": tensor for name, tensor in tensors_of(method.net).items()}
-    counts = {"label_counts": method.data.label_counts, "train_label_counts": method.data.train_label_counts}
-    shared = {**received, **states, **counts}
-    return {name: tensor._version for name, tensor in shared.items() if not tensor.is_inference()}
-
-
-def _check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:
-    for name, part in state.items():
-        if isinstance(part, dict):
-            _check_state(method, part)
-        elif not isinstance(part, Tensor):
-            raise ArgumentError(
-                type(method).__name__,
-                f"keeps {name!r} of type {type(part).__name__} in client.state, must be a tensor, or a dict of tensors by name",
-            )
-
-
-def _check_objective(method: FederatedAlgorithm, value: Tensor) -> None:
-    """Check what a local step minimises, before autograd would refuse it in its own words."""
-    if value.ndim > 0:
-        raise ArgumentError(
-            type(method).__name__,
-            f"minimises a tensor of shape {tuple(value.shape)}, must be a scalar: take the sum in client_penalty",
-        )
-    if not value.requires_grad:
-        raise _unconnected(method)
-
-
-def _unconnected(method: FederatedAlgorithm) -> ArgumentError:
-    return ArgumentError(
-        type(method).__name__,
-        "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not detach "
-        "losses",
-    )
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:

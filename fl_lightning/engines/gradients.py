@@ -47,6 +47,11 @@ def below_the_stack(evaluate: Evaluate, weights: State, held: State) -> tuple[St
     return dict(zip(weights, _rows(gradients, level), strict=True)), without_graph
 
 
+def is_stacked(tensor: Tensor) -> bool:
+    """Whether it is a client's row of a stack."""
+    return _functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def better_below_the_stack(net: nn.Module) -> bool:
     """Whether the net has a layer with a backward pass that a transform would split."""
     return any(isinstance(layer, nn.GroupNorm) for layer in net.modules())

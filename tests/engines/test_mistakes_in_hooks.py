@@ -13,9 +13,9 @@ from fl_lightning.protocol import Weighted
 def fit(method, engine, rounds=1):
     data = FederatedDataModule("digits", num_clients=4, clients_per_round=2, batch_size=10)
     module = method(MLP, local_steps=2, engine=engine)
-    Trainer(
-        max_steps=rounds, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False
-    ).fit(module, datamodule=data)
+    Trainer(max_steps=rounds, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False).fit(
+        module, datamodule=data
+    )
     return module
 
 
@@ -118,6 +118,15 @@ class ChangesReceived(FederatedModule):
         return super().client_result(net, client)
 
 
+class WeightOutsideTheNet(FederatedModule):
+    def __init__(self, net, **common):
+        super().__init__(net, **common)
+        self.temperature = torch.nn.Parameter(torch.ones(1))
+
+    def client_loss(self, net, batch, client):
+        return F.cross_entropy(net(batch.inputs) / self.temperature, batch.targets, reduction="none")
+
+
 UNCONNECTED = "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not"
 MISTAKES = {
     NetOfTheModule: f"NetOfTheModule {UNCONNECTED}",
@@ -137,6 +146,7 @@ MISTAKES = {
     ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
     ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
     ChangesBroadcast: "ChangesBroadcast changes server_states m of features.1.weight in place, which all clients read",
+    WeightOutsideTheNet: "minimises a loss that depends on temperature, which no step trains because it is outside the net:",
     ChangesReceived: "ChangesReceived changes received_state features.1.weight in place, which all clients read",
 }
 
@@ -157,6 +167,34 @@ def test_what_only_an_engine_cannot_do_is_still_said_as_such():
 
     with pytest.raises(ValueError, match="model.engine is vectorized, under which Decides cannot run .* to sequential"):
         fit(Decides, "vectorized")
+
+
+class GrowsState(FederatedModule):
+    def client_step(self, net, batch, client):
+        loss = super().client_step(net, batch, client)
+        client.state["losses"] = torch.cat([client.state.get("losses", loss.new_zeros(0)), loss.reshape(1)])
+        return loss
+
+
+class KeepsTheLoss(FederatedModule):
+    total = 0.0
+
+    def client_step(self, net, batch, client):
+        loss = super().client_step(net, batch, client)
+        self.total = self.total + loss
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [(GrowsState, "Sizes of tensors must match"), (KeepsTheLoss, "a hook keeps a client's tensor as self.total")],
+)
+def test_auto_takes_the_engine_that_can_run_what_hooks_keep(method, why):
+    with pytest.raises(ValueError, match=f"model.engine is vectorized, under which {method.__name__} cannot run .*{why}"):
+        fit(method, "vectorized")
+    free, kept = fit(FederatedModule, "sequential", rounds=2), fit(method, "auto", rounds=2)
+    for name, weight in free.net.state_dict().items():
+        assert torch.equal(kept.net.state_dict()[name], weight)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
@@ -187,6 +225,21 @@ def test_a_carry_of_the_nets_own_weights_stays_as_it_was(engine):
     for name, weight in expected.items():
         assert torch.equal(found[name], weight)
     assert any((free[name] - weight).abs().max() > 1e-3 for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorized"])
+def test_weights_outside_the_net_may_be_used_without_a_gradient(engine):
+    class Distills(FederatedModule):
+        def __init__(self, net, **common):
+            super().__init__(net, **common)
+            self.teacher = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+        def client_loss(self, net, batch, client):
+            with torch.no_grad():
+                targets = self.teacher(batch.inputs).softmax(-1)
+            return F.cross_entropy(net(batch.inputs), targets, reduction="none")
+
+    fit(Distills, engine)
 
 
 def test_a_name_next_to_a_hooks_is_warned_of():
