@@ -64,7 +64,7 @@ class ClientForgetting(FederatedCallback):
             return
         before, after = (models.accuracies_at_sites or partial(_accuracies_here, module, models))()
         scores = client_forgetting(before, after)
-        if len(models.clients) > 1:
+        if len(models.clients) > 1 and not scores.per_data.isnan().all():
             worst = scores.per_data.nanquantile(0)  # the lowest; clients without validation data are left out of both
             scalars = {"mean": scores.per_data.nanmean(), "worst": worst}
             module.log_round({f"forgetting/client_{name}": value for name, value in scalars.items()}, round)

@@ -34,7 +34,9 @@ class FeatureDrift(HeadProbe):
         before, after = models.evaluate_received(class_means), models.evaluate(class_means)  # (C, d), (K, C, d)
         drift = (after - before).norm(dim=-1) / before.norm(dim=-1)
         holds = module.data.label_counts[models.clients] > 0
-        has_samples = (members.sum(dim=0) > 0).expand_as(holds)
+        has_samples, progress = members.sum(dim=0) > 0, module.tasks.class_progress()
+        if progress is not None:
+            has_samples[progress.num_seen :] = False  # of classes that have not arrived
         scalars = {"held": holds & has_samples, "absent": ~holds & has_samples}
         module.log_round({f"drift/{name}": drift[mask].mean() for name, mask in scalars.items()}, round)
         log_tensors(trainer, {"drift/class": drift, "drift/cohort": torch.tensor(models.clients), "drift/holds": holds}, round)

@@ -99,7 +99,8 @@ class PersonalAccuracy(FederatedCallback):
         for tag, accuracy in (("personal/cohort_before", before), ("personal/cohort_after", after)):
             numbers = _over_clients(accuracy, sizes)
             module.log_round({tag if key == "mean" else f"{tag}_{key}": value for key, value in numbers.items()}, round)
-        self._measured = dict(zip(models.clients, after.tolist(), strict=True))
+        # A client without samples of the present classes has no accuracy.
+        self._measured = {client: value for client, value in zip(models.clients, after.tolist(), strict=True) if value == value}
 
     def on_round_end(self, trainer: Trainer, module: FederatedModule, round: int, report: RoundReport) -> None:
         self._visited.update(report.counted)

@@ -87,7 +87,7 @@ class ProjectedAscent(FederatedCallback):
                 f"callback ProjectedAscent begins from the models of round {trainer.max_steps}, before which {early[0]} can "
                 "end the run: leave that out, and trainer.max_time"
             )
-        self._last_round = trainer.max_steps
+        self._last_round, self._others = trainer.max_steps, None
 
     def wants_models(self, round: int) -> bool:
         return round == self._last_round

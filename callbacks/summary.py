@@ -116,7 +116,7 @@ class RunSummary(FederatedCallback):
             print(reason, flush=True)
         _print_table(results)
         if isinstance(trainer.logger, TensorBoardLogger):
-            Console().print(f"See the curves: tensorboard --logdir {trainer.logger.log_dir}", soft_wrap=True)
+            Console(markup=False).print(f"See the curves: tensorboard --logdir {trainer.logger.log_dir}", soft_wrap=True)
 
     def results(self, trainer: Trainer, module: FederatedModule) -> dict[str, Any]:
         """What ``results.json`` holds."""
@@ -273,7 +273,7 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row("largest finite update", _named(largest))
     if results["newest_forgetting"]:
         table.caption = "Positive forgetting is a loss of accuracy."
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _named(update: dict[str, float]) -> str:

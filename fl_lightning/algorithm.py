@@ -469,11 +469,13 @@ def drawn_visits(method: FederatedAlgorithm, round: int) -> list[Visit]:
     """The visits of a round's cohort, as a method and its learner of tasks want them.
 
     Raises:
-        ArgumentError: if the method's hook gives anything else, or a client twice.
+        ArgumentError: if the method's hook gives anything else, a client twice, or a visit without a step.
     """
     visits = method.cohort(round)
     if not all(isinstance(visit, Visit) for visit in visits):
         raise ArgumentError(f"{type(method).__name__}.cohort", f"gives {visits!r}, must give visits: [Visit(client), ...]")
+    if any(visit.num_steps is not None and visit.num_steps < 1 for visit in visits):
+        raise ArgumentError(f"{type(method).__name__}.cohort", "gives a visit of fewer than 1 local step: leave its client out")
     if len({visit.client for visit in visits}) < len(visits):
         raise ArgumentError(f"{type(method).__name__}.cohort", f"has a client twice in round {round}: give each one visit")
     return method.tasks.visits(visits)

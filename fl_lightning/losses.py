@@ -22,6 +22,7 @@ from fl_lightning.functional import (
     truncated_cross_entropy,
     weighted_cross_entropy,
 )
+from fl_lightning.functional.loss_reductions import at_least_float32
 
 __all__ = [
     "CalibratedCrossEntropy",
@@ -63,7 +64,7 @@ class CrossEntropy(Loss):
     uses_label_counts = False
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
-        return F.cross_entropy(logits, target, reduction="none")
+        return F.cross_entropy(at_least_float32(logits), target, reduction="none")
 
 
 class TruncatedCrossEntropy(Loss):
@@ -242,8 +243,10 @@ class TorchLoss(Loss):
         return losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
 
     def __repr__(self) -> str:
-        smoothing = getattr(self.loss, "label_smoothing", 0.0)
-        return type(self.loss).__name__ + (f"(label_smoothing={smoothing})" if smoothing else "")
+        plain = {"label_smoothing": 0.0, "delta": 1.0, "beta": 1.0}
+        values = {name: getattr(self.loss, name, default) for name, default in plain.items()}
+        given = [f"{name}={value}" for name, value in values.items() if value != plain[name]]
+        return type(self.loss).__name__ + (f"({', '.join(given)})" if given else "")
 
 
 def as_loss(loss: Loss | TorchLosses) -> Loss:

@@ -51,7 +51,7 @@ from fl_lightning.run.refused_data import (
     check_tasks,
     check_validates,
 )
-from fl_lightning.run.refused_sites import refuse_what_stays, said_before
+from fl_lightning.run.refused_sites import evaluation_messages, refuse_what_stays
 from fl_lightning.run.round_callback import round_callbacks
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import ServerStep
@@ -465,7 +465,7 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
     if method.engine_name == "flower":
         sites = present_sites()
         refuse_what_stays(method, method.trainer)
-        if line := said_before(method, method.trainer, rounds.start):
+        if line := evaluation_messages(method, method.trainer, rounds.start):
             method.print(line)
         sites.meet(common_settings(method, method.data), method.data.num_clients)
     choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)

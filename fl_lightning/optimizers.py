@@ -5,13 +5,12 @@ ICLR 2021. arXiv 2003.00295. Algorithm 2: no bias correction, tau outside the ro
 FedAdagrad, is torch's Adagrad with ``initial_accumulator_value: tau^2`` and ``eps: tau``.
 """
 
-import functools
 import inspect
 import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -56,7 +55,7 @@ def optimizer_builder(key: str, given: OptimizerBuilder | str) -> OptimizerBuild
 def fused(build: OptimizerBuilder) -> OptimizerBuilder:
     """A builder of the same optimizer with fused steps, if torch has them and no other form was requested."""
 
-    @functools.wraps(build)
+    @wraps(build)
     def fusing(parameters: Any) -> torch.optim.Optimizer:
         optimizer = build(parameters)
         if type(optimizer) in _FUSED:

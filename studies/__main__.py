@@ -70,7 +70,7 @@ def _run_next(given: argparse.Namespace) -> list[int]:
         if signals:
             return signals
     if failed:
-        raise ValueError(f"{', '.join(dict.fromkeys(failed))} did not complete: the lines above say why, and what to do")
+        raise ValueError(f"{', '.join(failed)} did not complete: the lines above say why, and what to do")
     return []
 
 

@@ -46,7 +46,7 @@ def side_by_side(runs: Sequence[Run]) -> Figure:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Draw; an error of a folder is one line of :func:`read_runs`."""
+    """Draw; raises as :func:`read_runs` and :func:`side_by_side` do."""
     parser = argparse.ArgumentParser(prog="python -m studies.side_by_side", description=__doc__)
     parser.add_argument("picture", type=Path, help="the PNG file")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of one run each, in the order of the panels")

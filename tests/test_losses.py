@@ -156,3 +156,15 @@ def test_class_weights_of_another_number_of_classes_are_refused_before_round_1()
     method.federation.setup()
     with pytest.raises(ValueError, match=r"^model\.loss\.class_weights has 2 weights, there are 3 classes: give one a class$"):
         method.configure_model()
+
+
+def test_cross_entropy_of_half_precision_is_computed_in_float32():
+    """As that of the other losses, with which it is compared."""
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found = CrossEntropy()(logits, torch.tensor([0, 1, 2, 0]), torch.ones(3))
+    assert torch.equal(found, F.cross_entropy(logits.float(), torch.tensor([0, 1, 2, 0]), reduction="none"))
+
+
+def test_a_loss_of_torch_shows_what_it_was_given():
+    assert repr(as_loss(nn.HuberLoss(delta=0.1))) == "HuberLoss(delta=0.1)"
+    assert repr(as_loss(nn.SmoothL1Loss())) == "SmoothL1Loss"

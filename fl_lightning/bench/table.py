@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from fl_lightning.bench.federation import Federation, federations
 from fl_lightning.bench.results_file import Cell, CellRun
 from fl_lightning.callbacks.forgetting_names import forgetting_sign
+from fl_lightning.report.safe_text import markdown as escaped
+from fl_lightning.report.safe_text import markdown_code
 from fl_lightning.report.study import SPREAD_IS, Spread
 from fl_lightning.report.tables import markdown, not_all, spread_and_interval
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS
@@ -26,13 +28,14 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def _row(of: Federation, cell: Cell) -> list[str]:
-    measured = [_over_seeds(of, cell, _measure(scalar)) for scalar in of.measures.values()]
-    costs = [_over_seeds(of, cell, cost) for cost in (_megabytes, _seconds)]
+    measured = [_over_seeds(cell, _measure(scalar)) for scalar in of.measures.values()]
+    costs = [_over_seeds(cell, cost) for cost in (_megabytes, _seconds)]
     over = any(
         _megabytes(run) > of.megabytes or (_seconds(run) or 0.0) > 3600 * of.processor_hours for run in cell.runs.values()
     )
     seeds = f"{len(cell.runs)} of {len(of.seeds)}" + ", over budget" * over
-    return [f"`{cell.label}`", seeds, *measured, *costs, f"{cell.version} `{cell.commit[:7]}`"]
+    name, commit = (markdown_code(text).replace("|", r"\|") for text in (cell.label, cell.commit[:7]))
+    return [name, seeds, *measured, *costs, f"{escaped(cell.version)} {commit}"]
 
 
 def _accuracy(of: Federation, cell: Cell) -> float:
@@ -41,7 +44,7 @@ def _accuracy(of: Federation, cell: Cell) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _over_seeds(of: Federation, cell: Cell, number: Callable[[CellRun], float | None]) -> str:
+def _over_seeds(cell: Cell, number: Callable[[CellRun], float | None]) -> str:
     values = [value for run in cell.runs.values() if (value := number(run)) is not None]
     return not_all(len(values), len(cell.runs)) or spread_and_interval(Spread(tuple(values)))
 

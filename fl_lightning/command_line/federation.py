@@ -115,7 +115,6 @@ def run_site(app: Path, folder: Path, client: int, data: str | None) -> None:
 def _whole(options: list[str]) -> str:
     """The config of a command line in full, as a run stores it."""
     config = parse_trainer_command("fit", options)
-    config.pop("config", None)
     return trainer_parser("fit").dump(config, format="yaml", skip_unset=False, skip_validation=True)
 
 

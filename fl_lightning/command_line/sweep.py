@@ -46,10 +46,13 @@ def enter(settings: Settings, left_out: Collection[Run] = ()) -> EnteredSweep:
 
 
 def _check_points(settings: Settings) -> list[Namespace]:
-    """Configs of the first point, and of those with each value of each key instead of the first."""
+    """Configs of the points with each value of each key, and the first of every other key; the first point comes first."""
     shared = ["--config", settings.config, *settings.options]
-    if (ckpt_path := parse_trainer_command("fit", shared).ckpt_path) is not None:
-        raise ValueError(f"ckpt_path is {ckpt_path} in {settings.config}, from which every run would continue: remove it there")
+    config = parse_trainer_command("fit", shared)
+    if config.ckpt_path is not None:
+        raise ValueError(
+            f"ckpt_path is {config.ckpt_path} in {settings.config}, from which every run would continue: remove it there"
+        )
     first = {axis.key: axis.values[0] for axis in settings.axes}
     others: list[Namespace] = []
     for axis in settings.axes:
@@ -60,7 +63,7 @@ def _check_points(settings: Settings) -> list[Namespace]:
                 raise ValueError(f"--set {axis.key} has {same[0]} and {value}, which are the same: leave one out")
             seen[value] = parsed
         others += seen.values()
-    return [parse_trainer_command("fit", [*shared, *as_options(first)]), *others]
+    return others or [config]
 
 
 def _parsed(options: Sequence[str], axis: Axis, value: str) -> Namespace:

@@ -68,8 +68,9 @@ class FederatedDataModule(LightningDataModule):
         devices: speeds of the clients, deadline and lost uploads, :class:`fl_lightning.data.Devices`; None: all uploads arrive.
         cohorts: the clients of round 1, 2, ..., instead of ``clients_per_round`` and a sampler.
         eval_batch_size: samples of an evaluation step.
-        storage: where images are stored: on the ``device``, or ``stream``, on disk, from which threads read them ahead.
-            ``auto`` streams images that take more than half of the device's free memory. The results are the same.
+        storage: where inputs are stored: on the ``device``, or ``stream``, where the source has them, on disk or in memory,
+            from which threads read them ahead. ``auto`` streams inputs that take more than half of the device's free memory.
+            The results are the same.
         num_workers: threads that read ahead; 0 for none.
         tasks: the rule that turns the classes of the source into a sequence of tasks (:mod:`fl_lightning.tasks`): a
             ``TaskStream`` for each client, instead of ``partition``, ``public_size``, ``val_fraction`` and ``test_fraction``;
@@ -161,7 +162,7 @@ class FederatedDataModule(LightningDataModule):
         self.batch_sizes = BatchSizes(self.present_shards, self.batch_size, self.eval_batch_size)
         tests = None
         if self.tasks is None:
-            natural = isinstance(self.partition, Natural)
+            natural = isinstance(self.split.partition, Natural)
             tests = client_test_sets(dataset, self.shards, self.test_fraction > 0, natural, self.seed)
         arriving = self._streams if isinstance(self._streams, ClassStreams) else None
         self.evaluation = EvaluationData(

@@ -29,8 +29,7 @@ class FederatedSplit:
             ValueError: if none is left for the clients, or clients of :class:`Fixed` leave too few for the server.
         """
         count = len(dataset.train)
-        if count:
-            check_range("data.public_size", self.public_size, below=count, hint="the clients need samples too")
+        check_range("data.public_size", self.public_size, below=count, hint="the clients need samples too")
         if self.public_size == 0:
             return torch.arange(count), torch.empty(0, dtype=torch.int64)
         order = torch.from_numpy(numpy_stream(self.seed, -1, -1, "public samples").permutation(count))

@@ -164,7 +164,7 @@ def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
     if len(clients) == 0:
         raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
     if isinstance(clients, Tensor):
-        clients = clients.numpy()  # a tensor is iterated as a tuple of one tensor a row
+        clients = clients.cpu().numpy()  # a tensor is iterated as a tuple of one tensor a row
     if np.ndim(next(iter(clients))) > 0:
         return list(clients)
     of_sample = np.asarray(clients)

@@ -28,7 +28,7 @@ def empty_rows(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     Raises:
         OSError: naming the folder, if the disk has no space for it.
     """
-    if _num_bytes(shape, dtype) <= machine_memory() // 2:
+    if _num_bytes(shape, dtype) <= machine_memory() / 2:
         return torch.empty(*shape, dtype=dtype)
     folder = cache_folder()
     with naming_cache(folder), TemporaryFile(dir=folder) as file:

@@ -110,9 +110,7 @@ def participation(
     if devices is not None and not isinstance(devices, Devices):
         raise ValueError(f"data.devices is {devices!r}, must be a Devices: such as Devices(lost_uploads=0.1)")
     if cohorts is None:
-        size = cohort_size(clients_per_round, num_clients)
-        size = size if devices is None else devices.drawn(size, num_clients)
-        drawn = Participation(Uniform() if client_sampler is None else client_sampler, num_clients, size, seed)
+        sampler, size = Uniform() if client_sampler is None else client_sampler, cohort_size(clients_per_round, num_clients)
     elif devices is not None and devices.over_selection != 1:
         raise ValueError(
             f"data.devices.over_selection is {devices.over_selection}, but data.cohorts names who takes part: leave one out"
@@ -122,7 +120,9 @@ def participation(
     elif len(cohorts) == 0:
         raise ValueError("data.cohorts is empty, must name the clients of at least one round")
     else:
-        drawn = Participation(FixedCohorts(cohorts), num_clients, num_clients, seed)
+        sampler, size = FixedCohorts(cohorts), num_clients
+    size = size if devices is None else devices.drawn(size, num_clients)
+    drawn = Participation(sampler, num_clients, size, seed)
     drawn.sampler.check(num_clients)
     for round in range(1, (drawn.num_rounds or 1) + 1):
         drawn.cohort(round)

@@ -162,8 +162,7 @@ class Natural(Partition):
                 "data.partition is Natural, but data.source has no natural clients: use leaf, a CSV file with a client column "
                 "or another data.partition"
             )
-        with under_keys(_KEYS):
-            return self(owners, num_clients, seed)
+        return super().partition(owners, None, num_clients, seed)
 
 
 class IID(Partition):

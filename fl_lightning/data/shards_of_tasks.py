@@ -38,7 +38,7 @@ class ClassStreams:
     test_task: Tensor  # (n_test,), position of a test sample's task
     class_task: Tensor | None  # (C,), position of a class's task; None if every task has all classes
     cumulative: bool  # whether clients keep the samples of earlier tasks, which come first
-    repeating: bool  # whether a client has samples of classes that are not in at(position).new
+    repeating: bool  # whether clients train again on classes of earlier tasks, other than across blurry borders
     blurry: bool  # whether tasks have samples of each other's classes
 
     @property
@@ -55,7 +55,7 @@ class ClassStreams:
         tasks = self.tasks_of_clients[client]
         return int((tasks[position + 1 :] == tasks[position]).sum())
 
-    def at(self, position: int) -> "ArrivedClasses":
+    def at(self, position: int) -> ArrivedClasses:
         """The classes that have arrived by a position."""
         before, seen = self.num_seen[position - 1] if position > 0 else 0, self.num_seen[position]
         return ArrivedClasses(before, slice(before if before < seen else 0, seen), seen)

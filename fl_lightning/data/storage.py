@@ -1,4 +1,4 @@
-"""Storage of samples: on the device that trains, or on disk, from where they are streamed to it."""
+"""Storage of samples: on the device that trains, or where the source has them, from where they are streamed to it."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,4 +99,4 @@ def fits(num_bytes: int, device: torch.device) -> bool:
     """Whether samples fit on a device: they take at most half of a GPU's free memory, or of this machine's memory."""
     if device.type == "cuda":
         return num_bytes <= torch.cuda.mem_get_info(device)[0] // 2
-    return num_bytes <= machine_memory() // 2
+    return num_bytes <= machine_memory() / 2

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from fl_lightning.engines.ranks import Ranks
-from fl_lightning.functional.transfers import to_device
+from fl_lightning.functional.transfers import to_device, to_host
 from fl_lightning.protocol import ClientState, pack, unpack
 from fl_lightning.state.client_states import ClientStates
 
@@ -48,7 +48,7 @@ class CohortStates:
     def write(self, round: int, client: int, state: ClientState) -> None:
         """Copy a client's state after its fit."""
         if self._move:
-            self._made[client] = state.map(lambda tensor: tensor.detach().to("cpu", copy=True))
+            self._made[client] = state.map(to_host)
         else:
             self._states.write(client, round, state)
 

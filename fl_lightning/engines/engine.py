@@ -84,7 +84,7 @@ class Engine(ABC):
             for tensors in (tensors_of(self.net), self.global_state)
         )
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
-        self._outside = weights_outside(method)
+        self.outside = weights_outside(method)
         # Tensors of which clients send new values.
         self.origins: dict[str, State] = dict.fromkeys(("weights", "buffers"), self.global_state)
         self._weight_names = [name for name, _ in method.net.named_parameters()]
@@ -280,8 +280,7 @@ class Engine(ABC):
     def start(self, client: Client, local: State) -> Client:
         """Load the client into the working copy, with ``local`` instead of the server's tensors, and let it prepare."""
         self.load({**self.sent_down, **local})
-        if local:
-            client.received_state.update({name: tensor.clone() for name, tensor in self.working_state.items()})
+        client.received_state.update({name: self.working_state[name].clone() for name in local})
         with self.drawing(client, "client_start"):
             return client.having(carry=_kept_from(self.working_state, self.hooks.begin_visit(self.net, client)))
 
@@ -289,7 +288,7 @@ class Engine(ABC):
         """The reply of the client in the working copy, in its memory: upload, state and probe."""
         upload = self.upload(client)
         with self.drawing(client, "probe"):
-            probe = self.hooks.probe(self.net, client)
+            probe = _kept_from(self.working_state, self.hooks.probe(self.net, client))
         check_state(self.method, client.state)
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.hooks.kept_state(client, kept)
@@ -364,7 +363,7 @@ class Engine(ABC):
             (value, loss), after = self._scope.call({**weights, **held}, tuple(held), objective)
             if buffers is not None:
                 buffers.update(after)
-        check_minimised(self.method, value, self._outside)
+        check_minimised(self.method, value, self.outside)
         found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
         if all(gradient is None for gradient in found):
             raise unconnected(self.method)
@@ -404,12 +403,12 @@ def _num_steps(method: FederatedAlgorithm, client: int) -> int:
     return steps
 
 
-def _kept_from(changing: State, carry: dict[str, Any]) -> dict[str, Any]:
-    """A carry with copies of its tensors that share memory with some that change."""
-    if not carry:
-        return carry
+def _kept_from(changing: State, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The same tensors, with copies of those that share memory with some that change."""
+    if not tensors:
+        return tensors
     memory = {tensor.untyped_storage().data_ptr() for tensor in changing.values()}
-    return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, carry)
+    return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, tensors)
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:

@@ -231,7 +231,7 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     """
     data = method.data
     kinds: set[tuple[int, int]] = set()
-    keeps_some = RoundHooks(method).keeps_state or any(map(method.is_personal, dict(method.net.named_parameters())))
+    keeps_some = RoundHooks(method).first_visit_differs or any(map(method.is_personal, dict(method.net.named_parameters())))
     a_kind = 2 if keeps_some else 1
     if method.tasks.class_progress() is not None:
         a_kind *= joined(method).class_streams.num_tasks

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
@@ -62,22 +62,6 @@ def weights_outside(method: FederatedAlgorithm) -> dict[str, Tensor]:
     return {name: weight for name, weight in method.named_parameters() if weight.requires_grad and weight not in of_net}
 
 
-def _differentiated(value: Tensor) -> set[Tensor]:
-    """The weights that a value depends on."""
-    found: set[Tensor] = set()
-    seen: set[Node] = set()
-    left = [value.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(weight := getattr(node, "variable", None), Tensor):
-            found.add(weight)
-        left += [before for before, _ in node.next_functions]
-    return found
-
-
 def check_minimised(method: FederatedAlgorithm, value: Tensor, outside: dict[str, Tensor]) -> None:
     """Check what a local step minimises, before autograd would refuse it in its own words.
 
@@ -91,9 +75,10 @@ def check_minimised(method: FederatedAlgorithm, value: Tensor, outside: dict[str
         )
     if not value.requires_grad:
         raise unconnected(method)
-    reached = _differentiated(value) if outside else set()
-    for name, weight in outside.items():
-        if weight in reached:
+    # Computes nothing if the value depends on none of them.
+    gradients = torch.autograd.grad(value, [*outside.values()], retain_graph=True, allow_unused=True) if outside else ()
+    for name, gradient in zip(outside, gradients, strict=True):
+        if gradient is not None:
             raise ArgumentError(
                 type(method).__name__,
                 f"minimises a loss that depends on {name}, which no step trains because it is outside the net: make it part of "

@@ -63,10 +63,7 @@ class LinearFactors:
     def _forward(self, layer: nn.Linear, name: str, inputs: Tensor) -> Tensor:
         if not self.is_open or inputs.ndim != 2:
             return F.linear(inputs, layer.weight, layer.bias)
-        return _Linear.apply(inputs, layer.weight, layer.bias, partial(self._keep, name))
-
-    def _keep(self, name: str, output_gradients: Tensor, inputs: Tensor) -> None:
-        self._factors.append((name, output_gradients, inputs))
+        return _Linear.apply(inputs, layer.weight, layer.bias, lambda *factors: self._factors.append((name, *factors)))
 
 
 class _Linear(torch.autograd.Function):

@@ -14,6 +14,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.counted_dropout import CountedDropout
 from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.stateless import call_with, tensor_slots
+from fl_lightning.functional.transfers import filled
 from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
@@ -48,7 +49,7 @@ def step_dropout(key_of_run: int, client: Client) -> CountedDropout:
     device = client.label_counts.device
     key = torch.full((), key_of_run, device=device)
     for part in (client.index, client.round, client.step):
-        key = random_bits(key, torch.as_tensor(part, device=device))
+        key = random_bits(key, filled(part, device))
     return CountedDropout(key)
 
 

@@ -39,7 +39,7 @@ class RoundHooks:
         decays = method.learning_rate_decay != 1 or method.client_lr_scheduler is not None
         self.changes_rates = decays or are_own([ours.client_learning_rate], [of_tasks.rate_factor])
         """Whether the factor on the local optimizer's rate can differ between visits."""
-        self.keeps_state = are_own(
+        self.first_visit_differs = are_own(
             [ours.broadcast, ours.client_start, ours.client_step, ours.client_result, ours.kept_state],
             [of_tasks.broadcast, of_tasks.begin_visit, of_tasks.end_visit, of_tasks.kept_state],
         )

@@ -51,7 +51,7 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
         )
     if reply.weight == 0:
         return replace(reply, upload={name: part for name, part in upload.items() if name not in _PARTS})
-    weight = Gathered({_WEIGHT: torch.tensor(reply.weight, dtype=torch.float64)})
+    weight = Gathered({_WEIGHT: reply.loss.new_full((), reply.weight, dtype=torch.float64)})
     held = {name: Gathered(upload[name].tensors) for name in _PARTS if name in upload}
     return replace(reply, upload={**upload, **held, _WEIGHT: weight})
 
@@ -62,8 +62,7 @@ class CombinedUploads(Reduction):
     def __init__(self, method: FederatedAlgorithm, reduced: Reduction) -> None:
         self._method, self._reduced = method, reduced
         self._clients = list(reduced.gathered(_WEIGHT))
-        weights = [tensors[_WEIGHT] for tensors in reduced.gathered(_WEIGHT).values()]
-        self._weights = torch.stack(weights).to(next(method.net.parameters()).device)
+        self._weights = torch.stack([tensors[_WEIGHT] for tensors in reduced.gathered(_WEIGHT).values()])
 
     @property
     def names(self) -> Collection[str]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
+from fl_lightning.engines.hook_mistakes import check_minimised
 from fl_lightning.engines.linear_factors import LinearFactors, steps_by_factors
 from fl_lightning.engines.local_step import ELEMENTWISE, check_one_update, run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
@@ -87,6 +88,7 @@ class SequentialEngine(Engine):
         if not self._factors.is_open:
             return super().differentiate(objective, at, buffers)
         value, loss = objective()
+        check_minimised(self.method, value, self.outside)
         return torch.autograd.grad(value, list(self.trained.values()), allow_unused=True), loss.detach()
 
     def _start_optimizer(self, client: Client) -> float:

@@ -31,5 +31,5 @@ class Traffic:
     def sent(self, tensors: dict[str, Any]) -> int:
         """Bytes of some tensors, by name or by group and name, when sent: all their values, or those that are not 0."""
         if self._nonzeros_alone:
-            return sum(int(tensor.count_nonzero()) * tensor.element_size() for tensor in tree_leaves(tensors))
+            return int(sum(tensor.count_nonzero() * tensor.element_size() for tensor in tree_leaves(tensors)))
         return num_bytes(tensors)

@@ -19,6 +19,7 @@ from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import EvaluationName, NetInputs
 from fl_lightning.run.stored_states import StoredStates
+from fl_lightning.run.trainer_settings import data_of
 from fl_lightning.state.client_states import ClientStates
 
 Adapt = Callable[[nn.Module, int], None]  # changes a copy of a client's model, as fine-tuning does
@@ -85,7 +86,7 @@ class Evaluation(Callback):
             clients: clients to evaluate; the others count as without samples. None: all.
             adapt: changes a copy of a client's model first, such as :class:`~fl_lightning.evaluation.fine_tuning.FineTuning`.
         """
-        data, ranks = _data(trainer), ProcessGroup.of(trainer)
+        data, ranks = data_of(trainer), ProcessGroup.of(trainer)
         models = PersonalModels(self._method, data, self._stored.states, ranks.rank, ranks.size)
         with trainer.precision_plugin.val_step_context():
             counts = models.count(names, range(data.num_clients) if clients is None else clients, adapt)
@@ -95,10 +96,17 @@ class Evaluation(Callback):
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._begin(trainer)
+        """Begin to count anew, with an empty batch first: a process without batches still takes part in the sum."""
+        self.place_data(trainer)
+        data, device = data_of(trainer), next(self._method.net.parameters()).device
+        objective, num_units = data.objective, len(data.classes)
+        self._counts = {name: ClassScores(num_units, objective).to(device) for name in get_args(EvaluationName)}
+        no_targets = data.samples.dataset.train.targets[:0].to(device)
+        no_outputs = torch.zeros(objective.output_shape(no_targets, num_units), device=device)
+        for counts in self._counts.values():
+            counts.update(no_outputs, no_targets)
 
-    def on_test_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._begin(trainer)
+    on_test_epoch_start = on_validation_epoch_start  # pyright: ignore[reportAssignmentType]
 
     def on_predict_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
         if not self._method.has_global_model:
@@ -106,7 +114,7 @@ class Evaluation(Callback):
                 f"model is {type(self._method).__name__}, whose clients keep parts of the net, so that there is no global "
                 "model to predict with: test evaluates the clients'"
             )
-        if not (objective := _data(trainer).objective).tells_classes:
+        if not (objective := data_of(trainer).objective).tells_classes:
             raise ValueError(
                 f"predict writes probabilities of classes, but data.source has {objective!r}: use the net of "
                 "FederatedModule.load_from_checkpoint"
@@ -114,7 +122,7 @@ class Evaluation(Callback):
         self.place_data(trainer)
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        data = _data(trainer)
+        data = data_of(trainer)
         due = {"val": True, "test": test_is_due(data)}
         self._end(trainer, module, [name for name in data.evaluation.names if due[name]])
 
@@ -127,24 +135,13 @@ class Evaluation(Callback):
     def place_data(self, trainer: Trainer) -> None:
         """Move the data to the net's device, and client states to the place where they are read."""
         weight = next(self._method.net.parameters())
-        _data(trainer).to(weight.device, weight.dtype)
+        data_of(trainer).to(weight.device, weight.dtype)
         self._stored.open_for_evaluation(trainer)
-
-    def _begin(self, trainer: Trainer) -> None:
-        """Begin to count anew, with an empty batch first: a process without batches still takes part in the sum."""
-        self.place_data(trainer)
-        data, device = _data(trainer), next(self._method.net.parameters()).device
-        objective, num_units = data.objective, len(data.classes)
-        self._counts = {name: ClassScores(num_units, objective).to(device) for name in get_args(EvaluationName)}
-        no_targets = data.samples.dataset.train.targets[:0].to(device)
-        no_outputs = torch.zeros(objective.output_shape(no_targets, num_units), device=device)
-        for counts in self._counts.values():
-            counts.update(no_outputs, no_targets)
 
     def _end(self, trainer: Trainer, module: LightningModule, names: Sequence[EvaluationName]) -> None:
         if trainer.sanity_checking:
             return
-        keeps_models, has_test = self._method.keeps_models, _data(trainer).evaluation.has_test
+        keeps_models, has_test = self._method.keeps_models, data_of(trainer).evaluation.has_test
         has_global = self._method.has_global_model
         of_global: list[EvaluationName] = [name for name in names if has_global and (name == "val" or has_test)]
         self.scores = {name: self._counts[name].compute() for name in of_global}
@@ -152,7 +149,7 @@ class Evaluation(Callback):
         prefix = "global_" if keeps_models else ""
         scalars = ("accuracy", "loss")
         metrics = {f"{n}/{prefix}{key}": getattr(scores, key) for n, scores in self.scores.items() for key in scalars}
-        objective = _data(trainer).objective
+        objective = data_of(trainer).objective
         for n, scores in self.scores.items():
             metrics |= {f"{n}/{prefix}{key}": value for key, value in objective.also(scores.loss).items()}
         for name, personal in self.personal.items():
@@ -165,13 +162,9 @@ class Evaluation(Callback):
             self._log(metrics, trainer.global_step)
 
 
-def _data(trainer: Trainer) -> FederatedDataModule:
-    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def has_evaluations(trainer: Trainer) -> bool:
     """Whether a fit evaluates at all: there are samples for it, which task streams evaluate themselves."""
-    return trainer.limit_val_batches != 0 and len(_data(trainer).evaluation.names) > 0
+    return trainer.limit_val_batches != 0 and len(data_of(trainer).evaluation.names) > 0
 
 
 class PersonalModels:

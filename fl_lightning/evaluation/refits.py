@@ -39,6 +39,8 @@ def refit_by_fedavg(method: FederatedAlgorithm, context: RunContext, round: int,
         visit_lr_scheduler=method.visit_lr_scheduler,
         micro_batch_size=method.micro_batch_size,
         seed=method.seed,
+        hostile=method.hostile,
+        class_layer=method.class_layer,
     ).to(context.device)
     plain.join(method.data)
     engine = SequentialEngine(plain, replace(context, states=MemoryStates()))

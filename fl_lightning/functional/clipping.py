@@ -2,9 +2,8 @@
 
 from collections.abc import Container
 
-import torch
-
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.many_tensors import norm_of
 
 
 def clipped(gradients: State, limit: float | None, resting: Container[str]) -> State:
@@ -22,6 +21,6 @@ def clipped(gradients: State, limit: float | None, resting: Container[str]) -> S
     """
     if limit is None:
         return gradients
-    norm = torch.stack([gradient.norm() for name, gradient in gradients.items() if name not in resting]).norm()
+    norm = norm_of(gradient for name, gradient in gradients.items() if name not in resting)
     factor = (limit / (norm + 1e-6)).clamp_max(1.0)
     return {name: gradient * factor for name, gradient in gradients.items()}

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fl_lightning.functional.many_tensors import norm_of
+
 _TINY = 1e-30  # keeps a gradient of zero from being divided by
 
 
@@ -42,7 +44,7 @@ def cosine_distance(gradient: Sequence[Tensor], observed: Sequence[Tensor]) -> T
         (tensor(1.), tensor(0.))
     """
     product = torch.stack([a.flatten().dot(b.flatten()) for a, b in zip(gradient, observed, strict=True)]).sum()
-    norms = [torch.stack([part.norm() for part in parts]).norm() for parts in (gradient, observed)]
+    norms = [norm_of(parts) for parts in (gradient, observed)]
     return 1 - product / (norms[0] * norms[1]).clamp_min(_TINY)
 
 

@@ -1,6 +1,6 @@
 """Operations on many tensors at once, in one launch of a GPU if types and memory formats allow it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,18 @@ def lie_alike(one: Tensor, other: Tensor) -> bool:
         return True
     steps = zip(one.shape, one.stride(), other.stride(), strict=True)
     return all(size == 1 or step == other_step for size, step, other_step in steps)
+
+
+def norm_of(tensors: Iterable[Tensor]) -> Tensor:
+    """The Euclidean norm of all tensors together, ().
+
+    Example::
+
+        >>> import torch
+        >>> norm_of([torch.tensor([3.0]), torch.tensor([[4.0]])])
+        tensor(5.)
+    """
+    return torch.stack([tensor.norm() for tensor in tensors]).norm()
 
 
 def set_gradients(weights: Mapping[str, Tensor], gradients: Sequence[Tensor | None], resting: Collection[str] = ()) -> None:

@@ -16,6 +16,11 @@ def on_device(values: Sequence[Any] | float, device: torch.device, dtype: torch.
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
+def filled(value: int | Tensor, device: torch.device) -> Tensor:
+    """A tensor () of a number on a device, which no copy takes there; a tensor as it is."""
+    return value if isinstance(value, Tensor) else torch.full((), value, device=device)
+
+
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device, copied in the same way."""
     crosses = device.type == "cuda" and tensor.device.type == "cpu"

@@ -35,7 +35,7 @@ class FedCurv(FederatedModule):
     Args:
         penalty: lambda, at least 0; 0 is FedAvg.
         remember: the terms that count: those of the ``last_round`` only, as in the FedReg paper's code, or the latest of
-            ``all`` clients that ever took part, as in the paper.
+            ``all`` clients that ever took part, as in the paper, which sends 2P more up.
 
     Raises:
         ValueError: if ``penalty`` is negative or ``remember`` unknown.
@@ -86,7 +86,7 @@ class FedCurv(FederatedModule):
         }
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
-        if "fisher" not in client.broadcast:  # nor does the server learn of it
+        if "fisher" not in client.broadcast or not client.sends:  # the server does not learn of it
             return super().client_result(net, client)
         fisher = self.tasks.fisher(net, client)
         fisher = {name: fisher[name] for name in self.server_states.tensors("fisher")}

@@ -11,7 +11,7 @@ from typing import Unpack
 from torch import nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.methods.fedsam import norm_of
+from fl_lightning.functional.many_tensors import norm_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Client, Reduction, Upload, Weighted
 

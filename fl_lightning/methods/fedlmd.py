@@ -34,5 +34,5 @@ class FedLMD(FedNTD):
 
     def distillation(self, logits: Tensor, teacher_logits: Tensor, targets: Tensor, client: Client) -> Tensor:
         counts = client.train_label_counts
-        is_major = counts > counts.sum() / len(counts)
+        is_major = counts * len(counts) > counts.sum()
         return not_true_distillation(logits, teacher_logits, targets, self.temperature, "none", hidden=is_major)

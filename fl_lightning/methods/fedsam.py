@@ -5,13 +5,13 @@ arXiv 2206.02618. The local step is SAM: P. Foret, A. Kleiner, H. Mobahi, B. Ney
 statistics of BatchNorm follow the first pass only, as in FedSOL's code; FedDecorr's code updates them in both.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.many_tensors import norm_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.protocol.learner import objective_gradients
@@ -48,8 +48,3 @@ class FedSAM(FederatedModule):
         weights, statistics = self.trained_weights(net).values(), dict(net.named_buffers())
         shifted = [weight.detach() + scale * gradient for weight, gradient in zip(weights, gradients, strict=True)]
         return objective_gradients(self, net, batch, client, at=shifted, buffers=statistics)[0], loss
-
-
-def norm_of(tensors: Iterable[Tensor]) -> Tensor:
-    """Of all of them together, ()."""
-    return torch.stack([tensor.norm() for tensor in tensors]).norm()

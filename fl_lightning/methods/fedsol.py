@@ -2,8 +2,8 @@
 
 G. Lee, M. Jeong, S. Kim, J. Oh, S.-Y. Yun: FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
 Learning. CVPR 2024. arXiv 2308.12532. The adaptive form of the authors' code. Departures: running statistics of BatchNorm
-follow the pass of the local objective, at the shifted weights; in the code they follow the pass of the distillation. The
-teacher is in evaluation mode; the code leaves the mode open.
+follow the pass of the local objective, at the shifted weights, or at the client's under a learner of tasks that takes gradients
+there; in the code they follow the pass of the distillation. The teacher is in evaluation mode; the code leaves the mode open.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
 from fl_lightning.functional import ensemble_distillation
-from fl_lightning.methods.fedsam import norm_of
+from fl_lightning.functional.many_tensors import norm_of
 from fl_lightning.module import CommonArguments, FederatedModule, Net
 from fl_lightning.protocol import Batch, Client, DataNeeds, Learner, Needs, mean_gradient, overridden
 from fl_lightning.protocol.learner import objective_gradients
@@ -51,11 +51,13 @@ class FedSOL(FederatedModule):
         self._is_followed = bool(overridden(self.tasks, Learner.client_gradients))
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> tuple[Sequence[Tensor], Tensor]:
-        if self.rho == 0 or self._is_followed:
-            gradients = super().client_gradients(net, batch, client)
-            if self.rho == 0:
-                return gradients
-        return objective_gradients(self, net, batch, client, at=self._shifted(net, batch, client))
+        if self.rho == 0:
+            return super().client_gradients(net, batch, client)
+        buffers = None
+        if self._is_followed:  # that pass moves the running statistics
+            super().client_gradients(net, batch, client)
+            buffers = dict(net.named_buffers())
+        return objective_gradients(self, net, batch, client, at=self._shifted(net, batch, client), buffers=buffers)
 
     def _shifted(self, net: nn.Module, batch: Batch, client: Client) -> list[Tensor]:
         teacher = client.evaluate(client.received_state, lambda received: received(batch.inputs))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional import dynamic_distillation, label_count_weights, update_global_label_counts
+from fl_lightning.functional.exact_buffers import ExactBuffers
 from fl_lightning.losses import CrossEntropy
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
@@ -22,7 +23,7 @@ from fl_lightning.run.refused_data import check_public_batches
 DistillationSchedule = Literal["decayed", "constant"]
 
 
-class Flashback(FederatedModule):
+class Flashback(ExactBuffers, FederatedModule):
     """Cross entropy plus dynamic distillation: from the received model at clients, from all clients' models at the server.
 
     A teacher's weight for a class is its label count relative to those of the student and all teachers. The global model is
@@ -75,7 +76,8 @@ class Flashback(FederatedModule):
     def configure_model(self) -> None:
         super().configure_model()
         if self.federation is not None and (self.begins_run or not hasattr(self, "visits")):
-            self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes)))
+            precision = torch.promote_types(torch.float32, torch.get_default_dtype())  # half precision has no count above 256
+            self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes), dtype=precision))
             self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
 
     def check_data(self) -> None:

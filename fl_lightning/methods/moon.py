@@ -47,10 +47,9 @@ class MOON(FederatedModule):
         loss = self.loss(outputs, batch.targets, client.label_counts)
         if self.mu == 0:
             return loss
-        previous = {**client.received_state, **client.state.get("previous", {})}
         z_global, z_previous = (
             client.evaluate(state, lambda model: outputs_and_features(model, batch.inputs)[1])
-            for state in (client.received_state, previous)
+            for state in (client.received_state, client.state.get("previous", {}))
         )
         z, z_global, z_previous = (one.flatten(1) for one in (z, z_global, z_previous))
         return loss + self.mu * model_contrastive_loss(z, z_global, z_previous, self.temperature, reduction="none")

@@ -81,7 +81,7 @@ class SCAFFOLD(FederatedModule):
         server, client_variate = (part.get("variate", {}) for part in (client.broadcast, client.state))
         old = {name: client_variate.get(name, torch.zeros_like(c)) for name, c in server.items()}
         new = client.carry["full_gradient"] if self.option == "I" else self._from_the_change(net, client, old, server)
-        if new:
+        if new and client.sends:  # the server's variate follows those that clients keep
             client.state["variate"] = new
         return {**upload, "variate": Weighted({name: new[name] - old[name] for name in new}, 1.0)}
 

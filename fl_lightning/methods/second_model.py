@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from fl_lightning.functional.transfers import on_device
+from fl_lightning.functional.transfers import filled, on_device
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, Needs, State
 
@@ -30,7 +29,7 @@ class SecondModel(FederatedModule):
         if self.step_factors is None:
             return client.learning_rate
         of_mean = client.carry["rates_of_mean"]
-        return client.learning_rate * of_mean.index_select(0, torch.as_tensor(client.step, device=of_mean.device)[None])[0]
+        return client.learning_rate * of_mean.index_select(0, filled(client.step, of_mean.device)[None])[0]
 
     def personal_model(self, shared: State, state: ClientState) -> State:
         return {**shared, **state.method.get("model", self.initial_model)}

@@ -107,7 +107,8 @@ def tied_layer(net: nn.Module, name: str) -> str | None:
 
 
 def features_of(net: Any, inputs: Any) -> Tensor:
-    """The inputs of the class layer of a net that has one, after :func:`expose_features`."""
+    """The inputs of a net's class layer: by ``net.features``, or, if that layer was found by its name, after
+    :func:`expose_features`."""
     return outputs_and_features(net, inputs)[1] if getattr(net, _FOUND, None) else net.features(inputs)
 
 

@@ -150,7 +150,7 @@ class Objective(ABC):
     def loss_by_owner(self, outputs: Tensor, targets: Tensor, owner: Tensor, num_owners: int) -> Tensor:
         """Mean loss on each owner's samples for one or more models: as :meth:`score_by_owner`, float64."""
         # Model by model: a float64 copy of all outputs would be twice their size.
-        shape = self.models(outputs, targets)
+        shape = outputs.shape[: outputs.ndim - len(self.output_shape(targets, 1))]  # of models
         models = outputs.reshape(shape.numel(), *outputs.shape[len(shape) :])
         losses = torch.stack([self.losses(model, targets) for model in models])
         owner = owner[self.entries(models[0], targets).sample]
@@ -159,10 +159,6 @@ class Objective(ABC):
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(...), mean loss of the entries of one or more models, float64."""
         return self.loss_by_owner(outputs, targets, _one_owner(targets), 1)[..., 0]
-
-    def models(self, outputs: Tensor, targets: Tensor) -> torch.Size:
-        """The leading dimensions of outputs, which are those of models."""
-        return outputs.shape[: outputs.ndim - len(self.output_shape(targets, 1))]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

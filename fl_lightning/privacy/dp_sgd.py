@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
-from fl_lightning.functional.many_tensors import copy_all
+from fl_lightning.functional.many_tensors import copy_all, norm_of
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm, refuse_half_precision
 from fl_lightning.protocol import Batch, Client, Gradients, Losses, NetInputs, Penalty, Protection, State
@@ -247,7 +247,7 @@ def _try_layers(net: nn.Module, inputs: NetInputs) -> None:
     for norm, value in zip(norms, values, strict=True):
         with _silent_hooks():
             gradients = torch.autograd.grad(value, weights, retain_graph=True, materialize_grads=True)
-        plain = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        plain = norm_of(gradients)
         if not torch.isclose(norm, plain, rtol=_TOLERANCE):
             raise ValueError(
                 f"model.net has a layer of which Opacus finds wrong gradients by sample (norm {norm:.4g}, should be "

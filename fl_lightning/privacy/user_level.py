@@ -14,6 +14,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data.client_sampler import Poisson, Uniform
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.present_shards import BatchSizes
+from fl_lightning.functional.many_tensors import norm_of
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy.defence import Privacy, refuse_batch_norm, refuse_half_precision
 from fl_lightning.protocol import Learner, Protection, State, Update, Upload, overridden
@@ -80,7 +81,7 @@ class UserLevelDP(Privacy):
         """A client's upload, with its change from the received weights clipped."""
         sent = upload["weights"]
         change = {name: weight.detach() - received[name] for name, weight in sent.tensors.items()}
-        norm = torch.stack([part.norm() for part in change.values()]).norm()
+        norm = norm_of(change.values())
         factor = (self.clipping_norm / norm).clamp_max(1.0)  # 1 where nothing changed
         clipped = {name: received[name] + factor * part for name, part in change.items()}
         return {**upload, "weights": sent._replace(tensors=clipped)}

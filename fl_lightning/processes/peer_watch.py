@@ -210,7 +210,6 @@ def accept(server: socket.socket, word: str, world_size: int, timeout: float) ->
             greeting = link.makefile("rb", buffering=0).readline(99).split()  # without the bytes after it
         except (TimeoutError, ConnectionError):  # a stranger's, which said nothing or was reset
             continue
-        link.settimeout(timeout)
         if len(greeting) == 2 and secrets.compare_digest(greeting[0], word.encode()):
             links[int(greeting[1])] = link
     server.close()

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning.functional.aggregation import State
+from fl_lightning.functional.exact_buffers import ExactBuffers
 from fl_lightning.functional.fisher import empirical_fisher
 from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client import Client, Gradients, Visit
@@ -52,7 +53,7 @@ class ClassProgress:
     num_seen: int
 
 
-class LocalLearning(nn.Module):
+class LocalLearning(ExactBuffers):
     """The hooks of a learner of tasks at a client, called with the hooks of its method."""
 
     needs: Needs = Needs()

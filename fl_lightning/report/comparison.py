@@ -17,6 +17,7 @@ from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line, shortened
 from fl_lightning.report.study import (
     INTERVAL_IS,
+    TASKS,
     Spread,
     check_same_data,
     common_metric,
@@ -116,8 +117,11 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
     common = set.intersection(*(set(run.log.scalars) for run in runs))
     measures: dict[str, Measure] = {
         f"{metric}, final": lambda run: final_value(run.log.scalars[metric].after(0), metric),
-        f"{metric}, best": lambda run: float(run.log.scalars[metric].after(0).values.max()),
     }
+    if metric != TASKS:  # of tasks that arrive, the best accuracy is that of the first
+        measures[f"{metric}, best"] = lambda run: float(run.log.scalars[metric].after(0).values.max())
+    for name in sorted(common & {"tasks/forgetting", "tasks/backward_transfer"}):
+        measures[name] = lambda run, name=name: run.log.newest(name)
     for name in sorted(name for name in common if name.startswith(_FORGETTING)):
         label = f"{forgetting_name(name)}, mean over rounds"
         measures[label] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)

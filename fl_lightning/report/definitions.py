@@ -10,7 +10,7 @@ from fl_lightning.checks import check_choice
 from fl_lightning.forgetting import DEFINITIONS, Definition, Matrix
 from fl_lightning.functional.forgetting import mean_over_rounds
 from fl_lightning.report.log import Log
-from fl_lightning.report.measured_rounds import class_curves, class_names, client_forgetting_rounds
+from fl_lightning.report.measured_rounds import class_curves, class_names, client_forgetting_rounds, ends_of_domains
 from fl_lightning.report.study import Spread, Study
 from fl_lightning.report.tables import DASH, Table, means_and_sds, spread
 
@@ -107,9 +107,9 @@ def _changes(log: Log, matrix: Matrix) -> dict[int, Tensor]:
 
 
 def _class_accuracies(log: Log) -> Tensor:
-    """(T, C), after the evaluated rounds from 1 on; NaN where a class had not arrived."""
+    """(T, C), after the evaluated rounds from 1 on, or since the last domain arrived; NaN where a class had not arrived."""
     rounds, accuracies = class_curves(log, class_names(log))
-    return torch.from_numpy(accuracies[:, rounds > 0].T).float()
+    return torch.from_numpy(accuracies[:, rounds > max([0, *ends_of_domains(log)])].T).float()
 
 
 def _task_tables(log: Log) -> list[Tensor]:

@@ -70,6 +70,11 @@ def class_curves(log: Log, names: Sequence[str]) -> tuple[NDArray[np.int64], NDA
     return rounds, values
 
 
+def ends_of_domains(log: Log) -> list[int]:
+    """Rounds after which another domain arrives, with which the test set grows."""
+    return [round for round in log.tensors.get("tasks/ahead", {}) if round < log.last_round]
+
+
 def class_labels(log: Log, count: int) -> list[str]:
     """Of so many classes, in one line each: their names, where the record has as many, else their numbers."""
     for names in (log.classes, class_names(log)):

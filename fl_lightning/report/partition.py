@@ -55,4 +55,4 @@ def _print_table(scores: Heterogeneity, title: str, sizes: Tensor, num_samples: 
     table.add_row("classes of a client (mean)", f"{scores.distinct_labels:.2f} of {num_classes}")
     table.add_row("share of its largest class (mean)", f"{scores.largest_share:.3f}")
     table.add_row("distance from all clients (mean)", f"{scores.distance:.3f}")
-    Console().print(table)
+    Console(markup=False).print(table)

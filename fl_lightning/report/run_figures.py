@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from fl_lightning.report.measured_rounds import (
     class_names,
     client_forgetting_rounds,
     cohort,
+    ends_of_domains,
     logged_clients,
     logged_tensor,
     one_round_rounds,
@@ -171,7 +173,9 @@ def _over_rounds(log: Log) -> Iterator[Picture]:
     def drops(round: int) -> Figure:
         after = torch.from_numpy(found[:, trained])
         title = "Drop in accuracy since the evaluation before"
-        fallen = (after[:, :-1] - after[:, 1:]).clamp_min(0)
+        ends = ends_of_domains(log)  # after which the test set is another
+        grown = torch.tensor([any(a <= end < b for end in ends) for a, b in pairwise(rounds[trained].tolist())])
+        fallen = (after[:, :-1] - after[:, 1:]).clamp_min(0).masked_fill(grown, torch.nan)
         return figures.over_rounds(fallen, names, rounds[trained][1:].tolist(), title, diverging=True)
 
     yield Picture("class_accuracy/heatmap", last, accuracy, of_the_run=True)

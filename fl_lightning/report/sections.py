@@ -315,7 +315,7 @@ def _over_cost(study: Study, palette: Palette, name: str) -> Drawing:
         figures.draw_band(axes, spent, values, palette[group], group.method)
 
     shown = _drawn(study, name)
-    caption = f"{study.metric_name.capitalize()} against {said}, mean over seeds. {_selection(study, shown)}"
+    caption = f"{capitalised(study.metric_name)} against {said}, mean over seeds. {_selection(study, shown)}"
     figure = figures.by_condition(shown, draw, axis, study.metric_name)
     return Drawing(file, f"Accuracy by {file.replace('_', ' ')}", f"{caption}{figures.panels_note(shown)}", figure)
 

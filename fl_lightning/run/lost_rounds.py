@@ -105,9 +105,10 @@ class LostRounds:
     def _too_few_for_a_rule(self, report: RoundReport) -> str | None:
         """A rule's reason for a lost round; None: it was lost for another."""
         finite = len(report.clients) - len(report.nonfinite)
-        if not report.lost or 2 * finite < len(report.clients) or finite >= self._least:
+        if not report.lost or self._least == 1 or 2 * finite < len(report.clients):
             return None
-        return f"{finite} clients sent a finite update, fewer than model.aggregation needs"
+        zero = "" if finite < self._least else ", some of weight 0"
+        return f"{finite} clients sent a finite update{zero}, fewer than model.aggregation needs"
 
     def _before(self) -> str:
         """The client with the largest update in the last round that counted: clients that got its result may be innocent."""

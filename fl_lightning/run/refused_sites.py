@@ -22,7 +22,7 @@ def refuse_what_stays(method: Any, trainer: Trainer) -> None:
         raise ValueError(f"model.engine is flower, and {line}")
 
 
-def said_before(method: Any, trainer: Trainer, first: int) -> str:
+def evaluation_messages(method: Any, trainer: Trainer, first: int) -> str:
     """A line on the messages of evaluations at the sites in a run's rounds from ``first`` on; empty if there are none.
 
     Args:

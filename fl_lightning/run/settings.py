@@ -31,6 +31,7 @@ from fl_lightning.functional.schedules import build_schedule
 from fl_lightning.losses import Loss
 from fl_lightning.protocol import Learner
 from fl_lightning.run.round_callback import round_callbacks
+from fl_lightning.run.trainer_settings import data_of
 from fl_lightning.state.checkpoint import check_whole
 
 Settings = dict[str, Any]  # key of the command line -> number, text, truth value, None, or a list of those
@@ -69,7 +70,7 @@ class RunSettings:
 
     def present(self, trainer: Trainer) -> Settings:
         """The settings of a trainer's run."""
-        data = _data(trainer)
+        data = data_of(trainer)
         # As text: 1 is one batch, 1.0 is all.
         limits = {f"trainer.{name}": str(getattr(trainer, name)) for name in _LIMITS}
         settings: Settings = {"trainer.precision": trainer.precision, **limits, **self.of_method()}
@@ -86,7 +87,7 @@ class RunSettings:
 
     def for_reports(self, trainer: Trainer) -> Settings:
         """Settings of the fit by which reports compare runs of different seeds, under the keys of a config."""
-        method, data = self.method, _data(trainer)
+        method, data = self.method, data_of(trainer)
         settings = {key: value for key, value in self.of_fit.items() if key.startswith(("model", "data.", "trainer."))}
         for key in ("model.seed", "data.seed"):
             if settings[key] == method.seed:
@@ -129,7 +130,7 @@ class RunSettings:
             return _differing(saved, {key: value for key, value in present.items() if f"{key}.".startswith(parts)})
 
         asks_clients = self.method.keeps_models and trainer.state.fn != "predict"
-        split = _SPLIT if _data(trainer).tasks is not None or asks_clients else ()
+        split = _SPLIT if data_of(trainer).tasks is not None or asks_clients else ()
         if others := differing(*(("model.net.",) if self.of_config else ()), *split):
             raise ValueError(
                 f"ckpt_path is of a run with another net, other clients or other tasks: {_listed(others)}: use that run's"
@@ -324,7 +325,3 @@ def digest(*tensors: Tensor) -> str:
         values = tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
         crc = zlib.crc32(values.detach().cpu().numpy().tobytes(), crc)
     return f"{crc:08x}"
-
-
-def _data(trainer: Trainer) -> FederatedDataModule:
-    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]

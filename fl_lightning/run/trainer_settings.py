@@ -32,6 +32,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from fl_lightning.checks import check_range
 from fl_lightning.checks.extras import needing_extra
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.processes.strategy import FederatedStrategy
 from fl_lightning.processes.torchrun_store import num_started
 
@@ -249,6 +250,11 @@ def refuse_other_strategies(trainer: Trainer) -> None:
             f"trainer.strategy is {type(trainer.strategy).__name__}, under which processes share no cohort: set "
             "trainer.strategy to federated"
         )
+
+
+def data_of(trainer: Trainer) -> FederatedDataModule:
+    """A trainer's data module, an attribute that its class does not declare."""
+    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

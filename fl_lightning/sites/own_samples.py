@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data import IID, FederatedDataModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset
 from fl_lightning.data.shards import ClientShards, shards_of_parts, split_clients
@@ -43,7 +43,7 @@ class OwnData(FederatedDataModule):
         """Read the source and give all of its training samples to the client; a second call does nothing."""
         split = self.split
         if not isinstance(split, OwnSamples):
-            self.split = OwnSamples(split.partition, split.num_clients, split.public_size, split.seed, self.client)
+            self.split = OwnSamples(IID(), split.num_clients, split.public_size, split.seed, self.client)
         super().setup(stage)
 
 

@@ -67,10 +67,12 @@ class Site:
         return {"train": self._visit, "evaluate": self._evaluate}[kind](from_records(message))
 
     def _visit(self, packed: Packed) -> RecordDict:
-        request = unpack(Request, packed)
+        device = self.method.device
+        request = unpack(Request, {path: tensor.to(device) for path, tensor in packed.items()})
         self._check_client(request.client)
         stamp = request.state
-        reply = self._engine.visit(replace(request, state=self._states.read(stamp)))
+        state = self._states.read(stamp).map(lambda tensor: tensor.to(device))
+        reply = self._engine.visit(replace(request, state=state))
         model = self._unsent(reply) if request.returns_model else {}
         return to_records(pack(replace(reply, state=self._states.write(request.round, reply.state, stamp), model=model)))
 

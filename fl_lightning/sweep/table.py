@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from rich.table import Table
+from rich.text import Text
 
 from fl_lightning.functional.accuracy_curves import FINAL_IS
 from fl_lightning.report.study import Spread
@@ -68,7 +69,7 @@ def as_table(rows: Sequence[Row], progress: Mapping[str, str] = {}, most: int | 
     for row in telling:
         scores = [spread(row.over_seeds(metric), digits=4) for metric in shown]
         runs = progress.get(point_name(row.point), "") or _counts(row)
-        table.add_row(*row.point.values(), *scores, runs, style="bold" if row is best else None)
+        table.add_row(*map(Text, row.point.values()), *scores, runs, style="bold" if row is best else None)
     return table
 
 

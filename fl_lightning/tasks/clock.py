@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.exact_buffers import ExactBuffers
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client
 
@@ -59,7 +60,7 @@ def refuse_another_visit(method: FederatedModule, client: Client) -> None:
         )
 
 
-class TaskClocks(nn.Module):
+class TaskClocks(ExactBuffers):
     """The clocks of N clients that learn T tasks each, one tick a round; buffers, which checkpoints hold. A global model that
     learns a sequence has one of N = 1.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Decomposition(nn.Module):
@@ -52,7 +52,7 @@ def decompose(net: nn.Module, leave: str = "classifier", **parts: Any) -> list[s
         ValueError: if there is no such layer, or two of them share a weight.
     """
     left = set(dict(net.named_modules()).get(leave, nn.Module()).modules())
-    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, LAYERS) and layer not in left}
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, _LAYERS) and layer not in left}
     if not layers:
         raise ValueError(f"model.net has no linear or convolutional layer other than {leave}: there is nothing to decompose")
     owners: dict[int, str] = {}

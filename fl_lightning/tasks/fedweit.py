@@ -148,7 +148,7 @@ class FedWeIT(FedProx):
 
     def _sent_outputs(self, mask: Tensor | None, base: Tensor) -> Tensor:
         """1 for the outputs of a layer for which B is sent, (outputs,), else 0."""
-        sent = torch.ones_like(base[(slice(None), *[0] * (base.ndim - 1))].detach())
+        sent = base.new_ones(len(base))
         if mask is None:
             return sent
         if self.upload == "code":

@@ -53,6 +53,15 @@ def a_cell(**changes):
     return replace(cell, **changes)
 
 
+def test_text_of_a_results_file_stays_in_its_cell(tmp_path):
+    """Of anybody's file: neither a row of its own, nor a command for the terminal."""
+    write_cell(a_cell(method="a|b\n| c | d |", version="0.1|\x1b[2J"), tmp_path / "a.json")
+    lines = table([read_cell(tmp_path / "a.json")]).splitlines()
+    assert [line for line in lines if line.startswith("| ")] == [lines[2], lines[3], lines[4]]
+    assert lines[4].startswith(r"| `a\|b\n\| c \| d \|")
+    assert "\x1b" not in lines[4]
+
+
 def test_the_table_by_hand(tmp_path):
     """Mean .6, sample deviation .141, t of one degree of freedom 12.706; F_ki with the sign by which positive is forgetting."""
     write_cell(a_cell(), tmp_path / "a.json")

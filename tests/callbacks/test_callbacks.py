@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -265,6 +266,15 @@ def test_client_forgetting_without_validation_samples_warns_if_it_is_due(watched
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "callback ClientForgetting")
         watched(ClientForgetting(every=100), rounds=2, val_fraction=0.0)
+
+
+def test_a_cohort_without_validation_samples_has_no_mean():
+    """One round of NaN would spoil the mean over all rounds."""
+    logged, nothing = [], torch.full((2, 2), torch.nan)
+    module = SimpleNamespace(data=SimpleNamespace(has_validation=True), log_round=lambda metrics, round: logged.append(metrics))
+    models = SimpleNamespace(clients=[0, 1], accuracies_at_sites=lambda: (nothing[0], nothing))
+    ClientForgetting(every=1).on_cohort_fit_end(SimpleNamespace(loggers=[], is_global_zero=True), module, 1, models)
+    assert logged == []
 
 
 def test_figures_are_not_blank(watched):

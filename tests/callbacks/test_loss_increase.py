@@ -13,8 +13,10 @@ from torch import nn
 from fl_lightning import FedAvg, FedReg
 from fl_lightning.callbacks import FederatedCallback, LossIncrease
 from fl_lightning.data import FederatedDataModule, RandomCrop, RandomHorizontalFlip
+from fl_lightning.evaluation.refits import refit_by_fedavg
 from fl_lightning.privacy import DPSGD
 from fl_lightning.report.log import read_log
+from fl_lightning.robustness import LabelFlip
 
 COHORTS = [[0, 2], [1, 2], [0, 1], [0, 2], [1, 2], [0, 1]]  # clients of 5, 10 and 15 samples
 PAGE = Path(__file__).parents[2] / "docs" / "reading_the_heatmaps.md"
@@ -277,6 +279,21 @@ def test_measuring_fedavg_changes_nothing_of_the_run(along_fedreg, common):
         assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
     for round, newest in without.newest.items():
         assert newest == {name: value for name, value in measured.newest[round].items() if not name.endswith("_fedavg")}
+
+
+def test_fedavgs_clients_are_hostile_where_fedregs_are(along_fedreg):
+    """A client that flips labels trains on them here too; the others' models are the same."""
+    _, method, _ = along_fedreg([])
+
+    everybody = [*range(method.data.num_clients)]
+
+    def models():
+        refits = refit_by_fedavg(method, method.engine.context, 1, everybody)
+        return refits.evaluate(lambda net: torch.cat([weight.detach().flatten() for weight in net.parameters()]))
+
+    honest, method.hostile = models(), LabelFlip(0.4)
+    apart = (models() - honest).norm(dim=1)
+    assert apart.nonzero().flatten().tolist() == method.hostile.clients(len(everybody), method.seed)
 
 
 def test_fedavg_is_compared_with_fedreg_alone(main):

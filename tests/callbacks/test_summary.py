@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 
 from fl_lightning import FedAvg
@@ -96,6 +97,13 @@ def test_targets_out_of_range_are_refused(target):
     message = f"^callbacks.summary.targets has {target}, must be above 0 and at most 1: 0.9 is 90 %$"
     with pytest.raises(ValueError, match=message):
         RunSummary(targets=[0.5, target])
+
+
+def test_a_folder_in_brackets_is_printed_as_it_is(fit, toy_data, tmp_path, capsys):
+    """Not as markup of the terminal."""
+    logger = TensorBoardLogger(tmp_path / "[a]", name="", version="")
+    fit(FedAvg(nn.Linear(4, 3).double()), toy_data(), 1, precision="64-true", callbacks=[RunSummary()], logger=logger)
+    assert f"See the curves: tensorboard --logdir {tmp_path / '[a]'}" in capsys.readouterr().out
 
 
 def test_rows_of_the_table(capsys, monkeypatch):

@@ -165,6 +165,14 @@ def test_a_client_of_a_last_round_without_others_starts_from_what_it_received():
     assert (vector(ascent.erased) - vector(received.net)).norm() < 1e-4 < (vector(method.net) - vector(received.net)).norm()
 
 
+def test_an_ascent_of_a_second_fit_starts_from_that_fits_net():
+    """Not from the models of the first, in whose last round the client was."""
+    ascent, method = ProjectedAscent(CLIENT, 1e-6), None
+    for cohorts in ([[0, CLIENT]], [[1, 3]]):
+        method = fitted(ascent, data=federation(cohorts=cohorts, clients_per_round=1), rounds=1)
+    assert (vector(ascent.erased) - vector(method.net)).norm() < 1e-4
+
+
 def one_set(**settings):
     return FederatedDataModule(Arrays(torch.zeros(8, 3), [0, 1] * 4), num_clients=2, clients_per_round=2, **settings)
 

@@ -127,6 +127,11 @@ class WeightOutsideTheNet(FederatedModule):
         return F.cross_entropy(net(batch.inputs) / self.temperature, batch.targets, reduction="none")
 
 
+class NoStepOfAVisit(FederatedModule):
+    def cohort(self, round):
+        return [Visit(0), Visit(1, num_steps=0)]
+
+
 UNCONNECTED = "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not"
 MISTAKES = {
     NetOfTheModule: f"NetOfTheModule {UNCONNECTED}",
@@ -145,6 +150,7 @@ MISTAKES = {
     NoStep: "NoStep.num_local_steps is 0 for client 1, must be at least 1",
     ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
     ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
+    NoStepOfAVisit: "NoStepOfAVisit.cohort gives a visit of fewer than 1 local step: leave its client out",
     ChangesBroadcast: "ChangesBroadcast changes server_states m of features.1.weight in place, which all clients read",
     WeightOutsideTheNet: "minimises a loss that depends on temperature, which no step trains because it is outside the net:",
     ChangesReceived: "ChangesReceived changes received_state features.1.weight in place, which all clients read",
@@ -225,6 +231,42 @@ def test_a_carry_of_the_nets_own_weights_stays_as_it_was(engine):
     for name, weight in expected.items():
         assert torch.equal(found[name], weight)
     assert any((free[name] - weight).abs().max() > 1e-3 for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential"])
+def test_a_penalty_of_a_weight_outside_the_net_is_named_under_large_layers_too(engine):
+    """Of which the gradient is not written."""
+
+    class Scaled(FederatedModule):
+        def __init__(self, net, **common):
+            super().__init__(net, **common)
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def client_penalty(self, net, client):
+            return self.scale * sum(weight.square().sum() for weight in net.parameters())
+
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10))
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=2, batch_size=10)
+    trainer = Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(ValueError, match="Scaled minimises a loss that depends on scale, which no step trains"):
+        trainer.fit(Scaled(net, local_steps=2, engine=engine), datamodule=data)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_probe_of_the_nets_own_weights_is_each_clients(engine):
+    """Not those of the client that was fitted last."""
+    seen = []
+
+    class Probes(FederatedModule):
+        def probe(self, net, client):
+            return {"bias": net.classifier.bias.detach()}
+
+        def after_server_step(self, probes):
+            seen.extend(probe["bias"] for probe in probes)
+
+    fit(Probes, engine)
+    assert len(seen) == 2
+    assert (seen[0] - seen[1]).norm() > 1e-3
 
 
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorized"])

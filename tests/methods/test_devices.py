@@ -177,6 +177,12 @@ def test_user_level_privacy_refuses_devices(tiny):
         tiny.train(FedAvg, data, norm=False, rounds=1, privacy=UserLevelDP(1.0), server_weighting="uniform")
 
 
+def test_given_cohorts_need_a_line_for_every_client_too(tiny, tmp_path):
+    (tmp_path / "speeds.csv").write_text("client,samples_per_second,download,upload\n0,2,1000,500\n1,2,1000,500\n")
+    with pytest.raises(ValueError, match=r"data\.devices\.file is .*speeds\.csv, which has no line for client 2: add one"):
+        tiny.new_data(cohorts=[[3]], devices=Devices(str(tmp_path / "speeds.csv")))
+
+
 def test_seconds_by_hand(tiny, tmp_path):
     """Two steps of 4 samples at 2 a second, the net at 1,000 bytes a second down and 500 up."""
     lines = "client,samples_per_second,download,upload\n" + "".join(f"{c},2,1000,500\n" for c in range(5))

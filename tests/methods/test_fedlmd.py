@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,3 +78,21 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
     with pytest.raises(ValueError) as error:
         FedLMD(tiny.new_net(), **settings)
     assert str(error.value) == message
+
+
+def test_a_majority_is_exact_in_half_precision(tiny):
+    """Mean 1001: of 1002 and 1001 the first is above it. In bfloat16 all three numbers are 1000."""
+    method, seen = FedLMD(tiny.new_net(False)), []
+    client = SimpleNamespace(train_label_counts=torch.tensor([1002, 1001, 1000]))
+
+    def hidden(*arguments, hidden):
+        seen.append(hidden.tolist())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_lightning.methods.fedlmd.not_true_distillation", hidden)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            method.distillation(torch.zeros(1, 3), torch.zeros(1, 3), torch.tensor([0]), client)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert seen == [[True, False, False]]

@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, FederatedDataModule, Trainer
 from fl_lightning.methods import FedSOL
 from fl_lightning.privacy import DPSGD
+from fl_lightning.tasks import SynapticIntelligence, TaskStream
 
 
 @pytest.mark.parametrize("tiny", ["sgd", "momentum", "sgd tce", "adam"], indirect=True)
@@ -51,6 +53,21 @@ def test_one_step_is_fedavg(tiny):
 def test_without_shift_it_is_fedavg(tiny):
     """rho = 0: bit for bit."""
     tiny.assert_same(tiny.train(FedSOL, rho=0).net, tiny.train(FedAvg).net, atol=0)
+
+
+def test_running_statistics_follow_one_pass_a_step_under_a_learner_of_tasks():
+    """Synaptic Intelligence takes gradients at the client's weights too."""
+
+    def net(shape, num_classes):
+        layers = [nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes)]
+        return nn.Sequential(*layers)
+
+    method = FedSOL(net, tasks=SynapticIntelligence(), local_steps=3, class_layer="3")
+    data = FederatedDataModule(
+        "digits", num_clients=2, clients_per_round=2, batch_size=10, tasks=TaskStream(classes_per_task=2)
+    )
+    Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False).fit(method, datamodule=data)
+    assert method.net[2].num_batches_tracked == 3
 
 
 def test_negative_rho_is_refused(tiny):

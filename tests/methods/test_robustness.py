@@ -136,6 +136,18 @@ def test_a_round_with_too_few_updates_is_lost(tiny):
     tiny.assert_same(method.net, tiny.new_net(), atol=0)
 
 
+def test_too_few_updates_are_named_where_others_weigh_nothing(tiny):
+    """All three are finite, but only two weigh more than 0, and the rule needs three."""
+
+    class OneWeighsNothing(FedAvg):
+        def update_weight(self, client):
+            return float(client.index != 1)
+
+    said = "round 1 is lost: 3 clients sent a finite update, some of weight 0, fewer than model.aggregation needs"
+    with pytest.warns(UserWarning, match=said):
+        tiny.train(OneWeighsNothing, tiny.new_data(cohorts=[[0, 1, 3]]), aggregation=TrimmedMean(1))
+
+
 def test_clients_that_never_send_are_no_reason_of_a_rule():
     """Two of four send, and neither is finite: without a rule none is named."""
     report = RoundReport(1, [0, 1, 2, 3], [0.0] * 4, 0, [0, 1], 0, 0, [torch.nan] * 4, lost=True)

@@ -11,6 +11,7 @@ from fl_lightning import callbacks, methods
 from fl_lightning import tasks as room
 from fl_lightning.data import Arrays
 from fl_lightning.privacy import DPSGD, UserLevelDP
+from fl_lightning.robustness import Krum, LabelFlip, SignFlip
 from fl_lightning.tasks import ClassLearner, ClassStream, DomainStream, TaskStream
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,15 @@ def test_storage(storage, engine):
 def test_precision(precision, atol, engine):
     """test_budgets.py has bf16-mixed under the other engines."""
     both(precision=precision, engine=engine, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine"),
+    [({"aggregation": Krum(0)}, "vectorized"), ({"hostile": SignFlip()}, "captured"), ({"hostile": LabelFlip()}, "sequential")],
+    ids=str,
+)
+def test_rules_and_hostile_clients(settings, engine):
+    both(engine=engine, **settings)
 
 
 def test_callbacks():

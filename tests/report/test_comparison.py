@@ -40,6 +40,18 @@ def test_two_runs(write_run, sides):
     assert remarks == []
 
 
+def test_of_tasks_that_arrive_the_last_table_counts(write_run, sides):
+    """The best accuracy of a sequence of tasks is that of the first, and says nothing."""
+    for name, forgot in (("a", 0.5), ("b", 0.25)):
+        scalars = {"tasks/forgetting": {1: 0.0, 2: forgot}, "tasks/backward_transfer": {2: -forgot}}
+        write_run(name, {1: 0.75, 2: 0.5}, metric="tasks/accuracy", model=name, scalars=scalars)
+    rows = {row[0]: row[1:4] for row in compare(*sides())[1].rows}
+    assert rows["tasks/accuracy, final"] == ["0.500", "0.500", "+0.000 (1)"]
+    assert rows["tasks/forgetting"] == ["0.500", "0.250", "-0.250 (1)"]
+    assert rows["tasks/backward_transfer"] == ["-0.500", "-0.250", "+0.250 (1)"]
+    assert "tasks/accuracy, best" not in rows
+
+
 def test_two_sweeps(write_run, sides):
     """A rate that varies on both sides is no difference between them; each rate is compared with itself, seed by seed."""
     for rate in (0.125, 0.25):

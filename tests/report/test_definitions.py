@@ -96,6 +96,17 @@ def test_forward_transfer_of_a_run(write_run, tmp_path):
     assert sorted(float(row["forward_transfer_mean"]) for row in cells(tmp_path / "report")) == [0.0, 0.25]
 
 
+def test_a_test_set_that_grows_is_no_forgetting(write_run, tmp_path):
+    """A domain arrives after round 2: of the drops 1/2 and 1/8 only the second is of one test set."""
+    folder = write_run("a", {1: 0.5}, scalars={"class_accuracy/cat": {1: 0.75, 2: 1.0, 3: 0.5, 4: 0.375}})
+    with RecordWriter(folder) as more:
+        more.add_tensor("tasks/ahead", [0.25, 0.5], 0)
+        more.add_tensor("tasks/ahead", [math.nan, 0.5], 2)
+    report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,flashback_round")
+    (row,) = cells(tmp_path / "report")
+    assert float(row["flashback_mean"]) == float(row["flashback_round_mean"]) == 0.125
+
+
 def test_what_no_run_measured_is_named(write_run, tmp_path, capsys):
     write_run("short", {1: 0.25, 2: 0.5})
     report([tmp_path / "runs"], out=tmp_path / "report", forgetting="flashback,client,gem,forward_transfer")

@@ -126,6 +126,16 @@ def test_numbers_of_the_pictures():
     assert drawn["tasks/attention/client_12"].axes[0].get_xticklabels()[0].get_text() == "1 of client 4"
 
 
+def test_no_drop_is_drawn_where_the_test_set_grew():
+    """A domain arrived after round 2."""
+    cat = Curve(np.array([1, 2, 3, 4]), np.array([0.75, 1.0, 0.5, 0.375]))
+    log = Log(
+        {"class_accuracy/cat": cat}, tensors={"tasks/ahead": {0: np.zeros(2), 2: np.zeros(2)}}, sessions=[np.array([[4, 0]])]
+    )
+    (image,) = next(p for p in pictures(log) if p.tag == "forgetting/drops").draw(4).axes[0].images
+    assert np.array_equal(image.get_array().filled(np.nan), [[0.0, np.nan, 0.125]], equal_nan=True)
+
+
 # Three classes in two tasks; of each tensor a shape that does not fit the others, and what is said of it.
 _TASKS = {
     "label_counts/first_clients": [[3, 4, 1], [9, 9, 9]],

@@ -4,6 +4,7 @@ import io
 import json
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -17,6 +18,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
+from pretended import pretended_gpu, values
 
 import fl_lightning
 from fl_lightning.callbacks import (
@@ -28,13 +30,13 @@ from fl_lightning.callbacks import (
     PersonalAccuracy,
     PseudoDataFisher,
 )
-from fl_lightning.data import Dirichlet, FederatedDataModule, from_arrays
+from fl_lightning.data import Digits, Dirichlet, FederatedDataModule, Natural, Source, from_arrays
 from fl_lightning.engines.flower import connected
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import CNN2, MLP
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy import DPSGD
-from fl_lightning.protocol import ClientState, Request, RoundReport, pack
+from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, pack, unpack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
@@ -475,6 +477,44 @@ def test_all_samples_of_a_site_are_its_clients(tmp_path):
     fitted = torch.cat([site.data.shards.train, site.data.shards.validation])
     assert site.data.label_counts[2].equal(site.data.train_set.targets[fitted].bincount(minlength=10))
     assert sorted([*fitted.tolist(), *site.data.shards.test.tolist()]) == [*range(whole)]
+
+
+def test_a_site_on_a_gpu_answers_as_one_on_a_cpu(tmp_path):
+    """In the second visit with a state and a broadcast, which come from the CPU."""
+
+    def replies(folder, device):
+        site = Site(make("SCAFFOLD"), digits(), 2, folder, device)
+        variate = {name: torch.full(weight.shape, 0.01) for name, weight in site.method.net.named_parameters()}
+        common, state = json.dumps(common_settings(site.method, site.data)), ClientState()
+        for round in (1, 2):
+            request = pack(Request(round, 2, seed=0, broadcast={"variate": variate}, state=state))
+            reply = from_records(site.answer("train", to_records(request, common=common)))
+            state = unpack(Reply, reply).state
+            yield {path: tensor for path, tensor in reply.items() if "stamp" not in path}
+
+    on_cpu = [*replies(tmp_path / "cpu", CPU)]
+    with pretended_gpu():
+        on_gpu = [*replies(tmp_path / "gpu", torch.device("cuda", 0))]
+    for here, there in zip(on_cpu, on_gpu, strict=True):
+        assert here.keys() == there.keys()
+        for path, tensor in here.items():
+            torch.testing.assert_close(values(there[path]), tensor, msg=path)
+
+
+class WrittenByMany(Source):
+    """Digits, of which each is one of seven writers', in the test set too."""
+
+    def load(self, root):
+        data = Digits().load(root)
+        return replace(data, owners=torch.arange(len(data.train)) % 7, test_owners=torch.arange(len(data.test)) % 7)
+
+
+def test_a_site_owns_samples_of_all_writers(tmp_path):
+    """The partition by writers in the server's config is that of the simulation."""
+    data = own_data(1)(WrittenByMany(), num_clients=CLIENTS, clients_per_round=2, partition=Natural(), val_fraction=0.1)
+    site = Site(make("FedAvg"), data, 1, tmp_path, CPU)
+    assert site.data.num_train(1) == int(0.9 * len(site.data.train_set))
+    assert [site.data.num_train(client) for client in (0, 2, 3)] == [0, 0, 0]
 
 
 def test_requests_of_other_clients_are_refused(tmp_path):

@@ -93,3 +93,10 @@ def test_without_a_terminal_there_are_lines(capsys):
         screen.say("lr=0.3/seed_1: done")
         screen.show(rows(RECORDS), {})
     assert capsys.readouterr().out == "lr=0.3/seed_1: done\n"
+
+
+def test_values_in_brackets_are_shown_as_they_are():
+    """Not read as markup of the terminal."""
+    point = {"model.personal": "[classifier.*]", "data.root": "[/x/a]"}
+    record = Record(Run(point, 1), "done", {"test_accuracy": 0.5, "val_accuracy": 0.5}, "")
+    assert cells(printed(as_table(rows([record]))))[0][:2] == ["[classifier.*]", "[/x/a]"]

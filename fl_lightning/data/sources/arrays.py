@@ -204,7 +204,7 @@ def _labels(name: str, targets: Any, classes: Sequence[str] | None) -> Tensor:
 
 def _numbers(name: str, values: ArrayLike | Tensor) -> Tensor:
     """A tensor of values that NumPy accepts as an array, or of a data frame."""
-    tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(name, values)
+    tensor = values.detach().cpu() if isinstance(values, Tensor) else _from_numpy(name, values)
     if tensor.ndim == 0:
         raise ValueError(f"data.source has {name} of shape (), must be (samples, ...): give each sample a row")
     signed = tensor.to(_SIGNED.get(tensor.dtype, tensor.dtype))

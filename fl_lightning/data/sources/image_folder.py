@@ -13,7 +13,7 @@ from fl_lightning.checks.csv_files import read_rows
 from fl_lightning.data.cache import Files, cached
 from fl_lightning.data.samples import Dataset, Part, Samples
 from fl_lightning.data.sources.images import check_size, decode, mode_of, open_image
-from fl_lightning.data.sources.source import Source, check_file, kind_of
+from fl_lightning.data.sources.source import Source, check_regular, kind_of
 
 _INDEX = "data.source.index"
 
@@ -122,10 +122,10 @@ def _files(folder: os.DirEntry, above: Sequence[str]) -> Iterator[str]:
     for entry in _visible(folder):
         if entry.is_file(follow_symlinks=False):  # known from the folder, without access to the file
             yield entry.path
-        elif (kind := kind_of(entry)) == "a folder":
+        elif kind_of(entry) == "a folder":
             yield from _files(entry, above)
         else:
-            check_file(kind, f"data.root: {entry.path}")
+            check_regular(entry)
             yield entry.path
 
 

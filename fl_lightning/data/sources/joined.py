@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-import torch.nn.functional as F
+import torchvision.transforms.v2.functional as transforms
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
@@ -128,9 +128,7 @@ class Joined(Source):
 
     def _padded(self, images: Tensor) -> Tensor:
         """(n, 3, size, size), the images with a black border."""
-        border = [self.size - length for length in images.shape[:1:-1]]  # of the width, then of the height
-        padded = F.pad(images, [side for length in border for side in (length // 2, length - length // 2)])
-        return _in_colour(padded)
+        return _in_colour(transforms.center_crop(images, [self.size, self.size]))
 
 
 def _reads_folders(source: Any) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fl_lightning.data.cache import cached
 from fl_lightning.data.samples import Dataset, Part, Samples, numbered_classes
-from fl_lightning.data.sources.source import Source, check_file, kind_of
+from fl_lightning.data.sources.source import Source, check_regular
 
 _FEMNIST = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 _PIXELS = 28 * 28
@@ -39,7 +39,7 @@ class Leaf(Source):
                     "give its folder data"
                 )
         for path in (*files["train"], *files["test"]):
-            check_file(kind_of(path), f"data.root: {path}")
+            check_regular(path)
         stamps = [(path.relative_to(root), path.stat()) for part in files.values() for path in part]
         fingerprint = "\n".join(f"{root.resolve()} {path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stamps)
         return cached(f"leaf-{root.resolve().parent.name}", fingerprint, lambda _: _parse(files))

@@ -33,7 +33,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
         raise
 
 
-def check_file(kind: str, name: str) -> None:
-    """Raise a ValueError, with ``name`` in it, unless the kind is ``a file``."""
-    if kind != "a file":
-        raise ValueError(f"{name} is {kind}, must be a file: delete it")
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse a path under ``data.root`` that is not a regular file."""
+    if (kind := kind_of(path)) != "a file":
+        raise ValueError(f"data.root: {os.fspath(path)} is {kind}, must be a file: delete it")

@@ -3,6 +3,7 @@
 from typing import Any, Unpack
 
 from fl_lightning.checks import check_range
+from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.tasks.classes.learner import ClassArguments, ClassLearner, frozen_copy
 
 
@@ -27,9 +28,9 @@ class DistillingLearner(ClassLearner):
 
     def end_task(self) -> None:
         super().end_task()
-        teacher = self.method.server_states.tensors("teacher")
-        for name, tensor in frozen_copy(self.method).items():
-            teacher[name].copy_(tensor)
+        present = tensors_of(self.method.net)
+        for name, tensor in self.method.server_states.tensors("teacher").items():
+            tensor.copy_(present[name])
 
     def broadcast(self, client: int) -> dict[str, Any]:
         teaches = self.task > 0 and self.distillation > 0

@@ -46,15 +46,14 @@ class ICaRL(LwF, Replay):
         self.method.server_states.add("class_means", {"mean": torch.zeros_like(head.weight, requires_grad=False)})
 
     def upload(self, net: nn.Module, client: Client) -> Upload:
-        return {"class_sums": Weighted(self._class_sums(client), 1.0)} if "memory" in self.state_of(client) else {}
-
-    def _class_sums(self, client: Client) -> dict[str, Tensor]:
-        """Sums (C, d) and counts (C,) of a client's memory."""
+        """Sums (C, d) and counts (C,) of the client's memory."""
+        if "memory" not in self.state_of(client):
+            return {}
         indices = self.state_of(client)["memory"]
         features = F.normalize(self.features(client, indices), dim=1)
         label = self.data.samples.targets("train", indices)
         sums = features.new_zeros(len(self.data.classes), features.shape[1]).index_add_(0, label, features)
-        return {"sum": sums, "count": label.bincount(minlength=len(sums)).to(sums)}
+        return {"class_sums": Weighted({"sum": sums, "count": label.bincount(minlength=len(sums)).to(sums)}, 1.0)}
 
     def receive(self, reduced: Reduction) -> None:
         if "class_sums" in reduced.names:

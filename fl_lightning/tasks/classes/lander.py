@@ -30,7 +30,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.functional import anchor_loss, soft_cross_entropy
 from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.stateless import tensors_of
-from fl_lightning.functional.transfers import on_device
+from fl_lightning.functional.transfers import filled, on_device
 from fl_lightning.models.network import classifier_of
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
 from fl_lightning.protocol.client import Gradients
@@ -201,7 +201,7 @@ class LANDER(SynthesisingLearner):
 
     def client_gradients(self, net: nn.Module, batch: Batch, client: Client) -> Gradients:
         gradients, loss = super().client_gradients(net, batch, client)
-        counts = torch.as_tensor(client.step, device=loss.device) < client.carry[_LOSS]["steps"]
+        counts = filled(client.step, loss.device) < client.carry[_LOSS]["steps"]
         state = self.state_of(client)
         state[_LOSS] = state[_LOSS] + torch.where(counts, loss, 0).to(state[_LOSS].dtype)
         return gradients, loss

@@ -19,6 +19,7 @@ from fl_lightning.functional import class_imbalance, gaussian_divergence, roughn
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.random_streams import seeded_layers, torch_stream
 from fl_lightning.functional.stateless import tensors_of
+from fl_lightning.functional.transfers import filled
 from fl_lightning.models.network import class_layer, classifier_of, features_of
 from fl_lightning.protocol import Batch, Client, Needs
 from fl_lightning.run.refused_data import check_gives_outputs
@@ -129,9 +130,9 @@ class MFCL(DistillingLearner):
 
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
         if "generated" not in client.carry:
-            return self.logits_loss(net(batch.inputs), batch.targets, client.label_counts, client)
+            return super().client_loss(net, batch, client)
         generated, teacher, count = client.carry["generated"], client.broadcast["teacher"], len(batch.targets)
-        step = torch.as_tensor(client.step, device=batch.targets.device)
+        step = filled(client.step, batch.targets.device)
         chosen = {name: part.index_select(0, step[None])[0] for name, part in generated.items()}
         inputs = torch.cat([batch.inputs, chosen["inputs"]])
         features, held = features_of(net, inputs), client.evaluate(teacher, lambda model: features_of(model, inputs))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fl_lightning.checks import check_choice, check_range
 from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.random_streams import seeded_layers, stream_seed, torch_stream
+from fl_lightning.functional.transfers import filled
 from fl_lightning.protocol import Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.learner import ClassArguments
@@ -80,7 +81,7 @@ class SynthesisingLearner(DistillingLearner):
     def synthesised_inputs(self, client: Client) -> Tensor:
         """The images of a local step as the net takes them, (``generated``, ...), augmented as real ones."""
         drawn, preparation = client.carry["synthesised"], self.data.preparation
-        step = torch.as_tensor(client.step, device=drawn["order"].device)
+        step = filled(client.step, drawn["order"].device)
         rows = drawn["order"].index_select(0, step[None])[0]
         counters = step * self.generated + torch.arange(self.generated, device=rows.device)
         images = client.broadcast["synthesised"]["images"][rows].to(preparation.dtype) / 255

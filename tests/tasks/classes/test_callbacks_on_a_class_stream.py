@@ -15,6 +15,7 @@ from fl_lightning.callbacks import (
     ArrivingClasses,
     ClientForgetting,
     Communication,
+    FeatureDrift,
     FederatedCallback,
     ForgettingEvents,
     HeadByClass,
@@ -148,6 +149,21 @@ def test_accuracy_on_domains_before_they_are_learned(arriving, tmp_path):
     assert ahead[0].tolist() == pytest.approx(torch.tensor(shares[0]).tolist())
     assert math.isnan(ahead[2][0])
     assert ahead[2][1] == pytest.approx(float(shares[2][1]))
+
+
+def test_drift_of_features_leaves_out_classes_to_come(arriving, tmp_path):
+    """``absent`` is the mean over what has arrived and the client lacks."""
+    data = arriving.new_data(ClassStream(3))
+    logger = TensorBoardLogger(tmp_path, name="", version="")
+    arriving.train(ClassLearner, data, callbacks=[FeatureDrift(every=1)], logger=logger)
+    log = read_log(tmp_path)
+    absent = log.scalars["drift/absent"]
+    for round, value in zip(absent.rounds.tolist(), absent.values.tolist(), strict=True):
+        drift, holds = (log.tensors[f"drift/{name}"][round] for name in ("class", "holds"))
+        seen = 2 * ((round - 1) // 2) + 2
+        lacked = drift[:, :seen][holds[:, :seen] == 0]
+        assert value == pytest.approx(lacked.mean(), nan_ok=True)
+    assert len(absent.rounds) == 6
 
 
 @pytest.mark.parametrize("blurry", [0.0, 0.3])
