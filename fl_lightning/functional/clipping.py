@@ -16,6 +16,7 @@ def clipped(gradients: State, limit: float | None, resting: Container[str]) -> S
 
     Example::
 
+        >>> import torch
         >>> clipped({"weight": torch.tensor([3.0, 4.0])}, 1.0, ())  # of norm 5
         {'weight': tensor([0.6000, 0.8000])}
     """
