@@ -1,5 +1,7 @@
 """Communication: what crossed the network, counted where it crosses, and with whom."""
 
+from typing import Any
+
 import torch
 from lightning.pytorch import Trainer
 
@@ -28,7 +30,7 @@ class Communication(FederatedCallback):
     """
 
     key = "callbacks.communication"
-    kept = ("total_down", "total_up", "total_seconds", "of_tasks", "_cohort")
+    kept = ("total_down", "total_up", "of_tasks", "_cohort")
 
     def __init__(self, every: int = 1, rounds: list[int] | None = None) -> None:
         super().__init__(every, rounds)
@@ -61,6 +63,14 @@ class Communication(FederatedCallback):
             if report.seconds is not None:
                 scalars |= {"seconds": report.seconds, "total_seconds": self.total_seconds}
             module.log_round({f"communication/{name}": value for name, value in scalars.items()} | newest, round)
+
+    def state_dict(self) -> dict[str, Any]:
+        # Runs without simulated time, as all were before there was any, have no such total.
+        return super().state_dict() | ({"total_seconds": self.total_seconds} if self.total_seconds > 0 else {})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.total_seconds = state_dict.get("total_seconds", 0.0)
 
     def _count_tasks(self, report: RoundReport) -> dict[str, float]:
         """Add a round's bytes to those of its clients' tasks; gives the scalars that changed."""

@@ -14,7 +14,6 @@ from fl_lightning.engines.captured import CapturedEngine
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_timing import Timing, kept_timing, timed
 from fl_lightning.engines.flower import FlowerEngine
-from fl_lightning.engines.hook_mistakes import weights_outside
 from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
 from fl_lightning.engines.net_behaviour import mixes_samples
 from fl_lightning.engines.round_hooks import RoundHooks
@@ -148,7 +147,7 @@ def _rehearsed(
     # Where gradients are a transform of torch's, those of a loss that depends on no weight are zeros, and a loss does not tell
     # which weights it depends on.
     sent = choice.name in ("vectorized", "captured") and any(visit.sends for visit in visits[:2])
-    if sent and (weights_outside(method) or not any(outcome.norm for outcome in rehearsal.outcomes())):
+    if sent and (engine.outside or not any(outcome.norm for outcome in rehearsal.outcomes())):
         SequentialEngine(method, context).rehearse(round, visits[:2], max_steps=1)
     return StartedEngine(engine, choice, rehearsal.state_bytes)
 

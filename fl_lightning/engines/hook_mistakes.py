@@ -41,7 +41,7 @@ def without_new_attributes(method: FederatedAlgorithm) -> Iterator[None]:
                 vars(method)[name] = before[name]
     for name, tensor in new.items():
         if is_stacked(tensor):
-            raise RuntimeError(f"a hook keeps a client's tensor as self.{name}, keep it in client.state")
+            raise RuntimeError(f"a hook keeps a client's tensor as self.{name} instead of in client.state")
 
 
 def check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ExactBuffers(nn.Module):
-    """A module with buffers of its own, such as counts, that no conversion gives less precision; those of its parts follow it.
+    """A module that keeps the precision of its own buffers, such as counts, in every conversion; its submodules are converted.
 
     Example::
 

@@ -17,7 +17,7 @@ def on_device(values: Sequence[Any] | float, device: torch.device, dtype: torch.
 
 
 def filled(value: int | Tensor, device: torch.device) -> Tensor:
-    """A tensor () of a number on a device, which no copy takes there; a tensor as it is."""
+    """A tensor () of a number, made on the device without a copy from the host; a tensor is returned as it is."""
     return value if isinstance(value, Tensor) else torch.full((), value, device=device)
 
 

@@ -76,7 +76,7 @@ class Flashback(ExactBuffers, FederatedModule):
     def configure_model(self) -> None:
         super().configure_model()
         if self.federation is not None and (self.begins_run or not hasattr(self, "visits")):
-            precision = torch.promote_types(torch.float32, torch.get_default_dtype())  # half precision has no count above 256
+            precision = torch.promote_types(torch.float32, torch.get_default_dtype())  # bfloat16 is exact to 256
             self.register_buffer("global_label_counts", torch.zeros(len(self.data.classes), dtype=precision))
             self.register_buffer("visits", torch.zeros(self.data.num_clients, dtype=torch.int64))
 

@@ -3,6 +3,7 @@
 import torch
 
 from fl_lightning import FedAvg, FederatedDataModule, Trainer
+from fl_lightning.functional.exact_buffers import ExactBuffers
 from fl_lightning.methods import Flashback
 from fl_lightning.models import MLP
 from fl_lightning.tasks import TaskLearner, TaskStream
@@ -30,4 +31,7 @@ def test_accuracies_and_rates_of_tasks_are_not_rounded():
 
 
 def test_a_wider_type_is_taken_over():
-    assert Flashback(MLP, local_steps=1).double().dtype == torch.float64
+    module = ExactBuffers()
+    module.register_buffer("count", torch.tensor(0.1))
+    assert module.double().count.dtype == torch.float64
+    assert module.bfloat16().count.dtype == torch.float64
