@@ -98,17 +98,23 @@ def test_what_differs_is_in_the_labels(groups, case):
     assert remarks == []
 
 
-def test_what_no_option_shows_sets_runs_apart(groups, monkeypatch):
+def test_what_no_option_shows_sets_runs_apart(groups):
     """Activations, the clients' given samples, and a class of the same name."""
 
     class Mine(FedAvg):
         """Not that of the package."""
 
-    monkeypatch.setattr(Mine, "__qualname__", "FedAvg")  # later tests know the package's alone
+    name, Mine.__qualname__ = Mine.__qualname__, "FedAvg"
     shuffled = data(((0, 3, 6, 9), (1, 4, 5)))
-    found, _ = groups(
-        (FedAvg(net()), data()), (FedAvg(net(function=nn.Tanh)), data()), (FedAvg(net()), shuffled), (Mine(net()), data())
-    )
+    try:
+        found, _ = groups(
+            (FedAvg(net()), data()),
+            (FedAvg(net(function=nn.Tanh)), data()),
+            (FedAvg(net()), shuffled),
+            (Mine(net()), data()),
+        )
+    finally:
+        Mine.__qualname__ = name  # later tests know the package's FedAvg alone
     assert len(found) == 4
 
 
