@@ -29,7 +29,7 @@ from fl_lightning.engines.flower import present_sites
 from fl_lightning.engines.freed_memory import keep_freed_memory
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.evaluation.evaluation import Evaluation
+from fl_lightning.evaluation.evaluation import Evaluation, check_batch
 from fl_lightning.functional.schedules import ScheduleBuilder, build_schedule, check_builder, check_schedule
 from fl_lightning.models.federated_net import UnbuiltNet, keep_initial_model
 from fl_lightning.optimizers import OptimizerBuilder, optimizer_builder
@@ -235,14 +235,15 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
     # Lightning's hooks ----------------------------------------------------------------------------------------------
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.evaluation.count(self.data.evaluation.names[dataloader_idx], batch.inputs, batch.targets)
+        self.evaluation.count(self.data.evaluation.names[dataloader_idx], batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.evaluation.count("test", batch.inputs, batch.targets)
+        self.evaluation.count("test", batch)
 
     @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Class probabilities (B, C)."""
+        check_batch(batch)
         return self.net(batch.inputs).softmax(dim=-1)
 
     def configure_callbacks(self) -> list:

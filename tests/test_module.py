@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg
 from fl_lightning.callbacks import (
@@ -601,6 +602,14 @@ def test_results_are_those_of_the_last_round(fit, toy_data):
     expected = (curve[4] + curve[5]) / 2
     assert readings["last_rounds_mean"] == readings["moving_average"] == pytest.approx(expected)
     assert readings["best"] == max(curve[round] for round in (2, 4, 5))
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_a_loader_of_other_batches_is_refused(fit, toy_data, command):
+    trainer = fit(method := FedAvg(norm_net()), toy_data(val_fraction=0.2), 1, precision="64-true")
+    others = DataLoader(TensorDataset(torch.zeros(6, 4), torch.zeros(6)), batch_size=3)
+    with pytest.raises(ValueError, match="^dataloaders gives batches of type list, must be left out, so that the data module"):
+        getattr(trainer, command)(method, others)
 
 
 def test_monitor_test_0_leaves_the_test_set_alone(fit, toy_data, monkeypatch):

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import ArgumentError
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.datamodule import test_is_due
 from fl_lightning.functional.many_tensors import copy_all
@@ -17,7 +18,7 @@ from fl_lightning.metrics import ClassScores, PersonalScores, Scores
 from fl_lightning.models.federated_net import copied_net
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
-from fl_lightning.protocol import EvaluationName, NetInputs
+from fl_lightning.protocol import Batch, EvaluationName, NetInputs
 from fl_lightning.run.stored_states import StoredStates
 from fl_lightning.run.trainer_settings import data_of
 from fl_lightning.state.client_states import ClientStates
@@ -66,10 +67,11 @@ class Evaluation(Callback):
         trainer.training = True
 
     @saying_what_to_change("evaluation", FEWER_AT_A_TIME)
-    def count(self, name: EvaluationName, inputs: NetInputs, targets: Tensor) -> None:
+    def count(self, name: EvaluationName, batch: Batch) -> None:
         """Count a batch of a part, if there is a global model."""
+        check_batch(batch)
         if self._method.has_global_model:
-            self._counts[name].update(self._method.net(inputs), targets)
+            self._counts[name].update(self._method.net(batch.inputs), batch.targets)
 
     @saying_what_to_change("evaluation of personal models", FEWER_AT_A_TIME)
     def personal_scores(
@@ -165,6 +167,20 @@ class Evaluation(Callback):
 def has_evaluations(trainer: Trainer) -> bool:
     """Whether a fit evaluates at all: there are samples for it, which task streams evaluate themselves."""
     return trainer.limit_val_batches != 0 and len(data_of(trainer).evaluation.names) > 0
+
+
+def check_batch(batch: object) -> None:
+    """Check that Lightning's batch is one of the data module's.
+
+    Raises:
+        ArgumentError: if it comes from a loader that was given to the trainer.
+    """
+    if not isinstance(batch, Batch):
+        raise ArgumentError(
+            "dataloaders",
+            f"gives batches of type {type(batch).__name__}, must be left out, so that the data module's are used: for samples "
+            "of your own, call the method's net on inputs scaled as data.source's are",
+        )
 
 
 class PersonalModels:
