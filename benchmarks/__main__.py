@@ -90,16 +90,17 @@ def main() -> None:
         sys.exit("benchmarks --gpu: there is no CUDA device here")
     if options.headline:
         sys.exit(run_headline(options))
-    if options.check:
-        table, holds = check(options)
-        print(markdown(table))
-        sys.exit(0 if holds else 1)
-    measurements = {"gpu": run_on_gpu} if options.gpu else {name: MEASUREMENTS[name] for name in options.workloads}
     about, tables = circumstances(options), []
     print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)
     if about["load before"] > _QUIET:
         # A busy neighbour makes rounds far longer: threads that wait for each other stall.
         print(f"the load is {about['load before']:.2f}: these numbers will be worth nothing, wait for quiet", file=sys.stderr)
+    if options.check:
+        table, holds = check(options)
+        print(markdown(table))
+        write_json(options.out, about, [table])
+        sys.exit(0 if holds else 1)
+    measurements = {"gpu": run_on_gpu} if options.gpu else {name: MEASUREMENTS[name] for name in options.workloads}
     for name, measure in measurements.items():
         try:
             tables.append(measure(options))

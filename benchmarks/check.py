@@ -26,9 +26,9 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit("W1, ours to the plain loop", partial(compare, "W1"), "ours", "to reference", 1.1),
+    Limit("W1, ours to the plain loop", partial(compare, "W1"), "ours", "to reference", 0.95),
     Limit("W2, ours to the plain loop", partial(compare, "W2"), "ours", "to reference", 0.35),
-    Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.1),
+    Limit("W4, ours to the plain loop", partial(compare, "W4"), "ours", "to reference", 1.0),
     Limit("W1, two processes to one", two_processes, "two processes", "to first", 0.62),
     Limit("a round of 100,000 clients to one of 1,000", population_growth, "W5-100000", "to first", 1.1),
     Limit("a round of 1,000,000 clients to one of 1,000", population_growth, "W5-1000000", "to first", 1.1),

@@ -7,6 +7,7 @@ how long a checkpoint takes.
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.report import circumstances
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import random_images
 from fl_lightning import FederatedModule, FedProx
@@ -115,7 +117,7 @@ if __name__ == "__main__":
     measures = {"round": round_times, "memory": memory}
     if len(sys.argv) < 2 or sys.argv[1] not in measures:
         sys.exit("usage: python -m benchmarks.fedweit_cost round|memory [OUT.json]")
-    about = {"cpu capability": torch.backends.cpu.get_cpu_capability()}
+    about = circumstances(Namespace(threads=torch.get_num_threads()))
     text = json.dumps({**about, **measures[sys.argv[1]]()}, indent=1)
     print(text)
     for out in sys.argv[2:]:

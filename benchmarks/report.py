@@ -37,7 +37,7 @@ def circumstances(options: Namespace) -> dict[str, Any]:
     """Where, when and with what the numbers were taken."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": commit(),
         "processor": processors(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch chooses

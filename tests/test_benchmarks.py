@@ -34,7 +34,7 @@ def test_a_results_file_names_the_instruction_set(tmp_path):
 
 
 @pytest.mark.parametrize(("row", "at_most", "holds"), [("ours", 0.5, "yes"), ("ours", 0.49, "no"), ("left out", 0.5, "no")])
-def test_a_check_fails_above_a_limit_and_without_a_program(monkeypatch, capsys, row, at_most, holds):
+def test_a_check_fails_above_a_limit_and_without_a_program(monkeypatch, capsys, tmp_path, row, at_most, holds):
     from benchmarks import __main__, check
     from benchmarks.measurements import Table, ratios_to
 
@@ -44,12 +44,13 @@ def test_a_check_fails_above_a_limit_and_without_a_program(monkeypatch, capsys, 
         return Table("W", [{"program": "ours", "to reference": sorted(ratios_to(reference, ours))[1]}])
 
     monkeypatch.setattr(check, "LIMITS", (check.Limit("a ratio", measured, row, "to reference", at_most),))
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--check"])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--check", "--out", str(tmp_path / "check.json")])
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == (0 if holds == "yes" else 1)
     found = "0.5" if row == "ours" else "nan"
     assert f"| a ratio | {found} | {at_most} | {holds} |" in capsys.readouterr().out
+    assert json.loads((tmp_path / "check.json").read_text())["tables"][0]["rows"][0]["holds"] == holds
 
 
 def test_a_check_fails_without_the_program_that_all_are_compared_with(monkeypatch, capsys):
