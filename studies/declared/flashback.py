@@ -40,7 +40,8 @@ STUDIES = [
     Study(
         name="flashback_speed",
         title="Flashback: rounds to the paper's targets",
-        claim="Flashback reaches .375, .45 and .5 first and forgets least from round to round, and no less within one.",
+        claim="Flashback reaches .375, .45 and .5 first, has the best accuracy, and forgets least from round to round and no "
+        "less within one.",
         paper="Table 1, CIFAR-10, beta .1: Flashback reaches .375, .45 and .5 in rounds 11, 28 and 49, FedNTD in 71, 141 and "
         "302, FedAvg in 112, 190 and 445. All have 60 rounds here.",
         sweeps=tuple(
@@ -52,6 +53,6 @@ STUDIES = [
         ),
         measures=_MEASURES,
         baseline={SWEEP: "flashback"},
-        claimed=("rounds_to/0.375", "rounds_to/0.45", "rounds_to/0.5", "forgetting/round/mean", "forgetting/local_mean/mean"),
+        claimed=tuple(name for name in _MEASURES if name != "processor_seconds"),
     ),
 ]
