@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -216,11 +217,19 @@ def run_in(tmp_path_factory) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def largest_file() -> Iterator[Callable[[int], None]]:
-    """Let no file grow beyond some bytes, as a disk does that fills up."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def largest_file() -> Callable[[int], AbstractContextManager[None]]:
+    """Let no file grow beyond some bytes in a block, as on a disk that fills up; pytest's own output may go to a file."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture

@@ -75,6 +75,6 @@ def test_a_disk_without_space_is_named_before_anything_is_written(cache, tmp_pat
 
 def test_a_file_that_may_not_grow_is_named(tmp_path, largest_file):
     """The system says so before a write could end the process."""
-    largest_file(1000)
-    with pytest.raises(OSError, match=rf"^{tmp_path}/rows could not be written \(File too large\): free some space"):
+    said = rf"^{tmp_path}/rows could not be written \(File too large\): free some space"
+    with pytest.raises(OSError, match=said), largest_file(1000):
         create_rows(tmp_path / "rows", (1001,), torch.uint8)

@@ -33,8 +33,8 @@ needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /
 
 def test_full_before_the_start(main, tmp_path, largest_file):
     """The first record of the event file does not fit: no folder is left."""
-    largest_file(10)
-    code, _, error = main(*RUN)
+    with largest_file(10):
+        code, _, error = main(*RUN)
     assert code == 1
     assert error == (
         "fl-lightning: error: runs/digits_tce/version_0 could not be written (File too large): "
@@ -45,8 +45,8 @@ def test_full_before_the_start(main, tmp_path, largest_file):
 
 def test_full_while_curves_are_written(main, tmp_path, largest_file):
     """TensorBoard writes in another thread, which prints nothing; what the run had written by then stays."""
-    largest_file(20_000)
-    code, _, error = main(*RUN, "--trainer.enable_checkpointing", "false")
+    with largest_file(20_000):
+        code, _, error = main(*RUN, "--trainer.enable_checkpointing", "false")
     assert code == 1
     assert re.fullmatch(
         r"fl-lightning: error: runs/digits_tce/version_0 could not be written \(File too large\): "
@@ -109,10 +109,9 @@ def test_an_export_to_a_full_disk_is_one_error(tmp_path, fit):
 
 def test_a_sweep_that_cannot_begin_leaves_no_study(tmp_path, largest_file):
     """Its file is not taken for a broken one by the next try."""
-    largest_file(10)
-    with pytest.raises(OSError, match=r"study\.db could not be written \(.*\): free some space, or give another --out"):
+    said = r"study\.db could not be written \(.*\): free some space, or give another --out"
+    with pytest.raises(OSError, match=said), largest_file(10):
         SweepStudy(tmp_path / "sweep")
-    largest_file(10_000_000)
     assert SweepStudy(tmp_path / "sweep").records() == []
 
 

@@ -156,8 +156,8 @@ def test_full_disk_is_named(tmp_path, size):
 
 def test_a_disk_that_fills_up_while_writing_is_named(tmp_path, largest_file):
     """A limit of 200 kB for a file, which a megabyte of weights exceeds in the middle: the file and a cure; nothing is left."""
-    largest_file(200_000)
-    with pytest.raises(OSError, match=r"result\.pt could not be written \(File too large\): free some space"):
+    said = r"result\.pt could not be written \(File too large\): free some space"
+    with pytest.raises(OSError, match=said), largest_file(200_000):
         atomic_save({"small": torch.zeros(10_000), "large": torch.zeros(250_000)}, tmp_path / "result.pt")
     assert names(tmp_path) == []
 
