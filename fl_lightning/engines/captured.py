@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
+from fl_lightning.engines.compilation import compiled
 from fl_lightning.engines.cuda_graph import Stream
 from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep, run_key
 from fl_lightning.engines.net_behaviour import draws, mixes_samples
@@ -79,11 +80,10 @@ class CapturedEngine(SequentialEngine):
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)
-        # With fullgraph a break in the graph is an error, not a part of the step that silently runs uncaptured.
         # Without the casts between operations half precision would end further from other engines than rounding does.
         with context.precision():
             is_half = self.dtype == torch.bfloat16 or torch.is_autocast_enabled(context.device.type)
-        self._local_step = torch.compile(step, fullgraph=True, options={"emulate_precision_casts": True} if is_half else None)
+        self._local_step = compiled(step, casts=is_half)
         self._takes_any_rate = type(self.optimizer) in PROPORTIONAL and self.hooks.changes_rates
         device = context.device
         self._working = VisitMemory(self.working_state, Sums(device), Stream(device, parallel=False))
