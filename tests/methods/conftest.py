@@ -258,6 +258,17 @@ class Tiny:
             optimizer.step()
         return local
 
+    def fisher(self, net: nn.Module, client: int) -> dict[str, Tensor]:
+        """Mean over samples of the squared gradient of a sample's loss, in evaluation mode, one sample after another."""
+        net = copy.deepcopy(net).eval()
+        inputs, targets = self.shard(client)
+        total = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
+        for i in range(len(targets)):
+            loss = self.losses(net(inputs[i : i + 1]), targets[i : i + 1], client).sum()
+            for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters()))):
+                total[name] += gradient**2 / len(targets)
+        return total
+
     def gradient(self, net: nn.Module, client: int, inputs: Tensor, targets: Tensor) -> list[Tensor]:
         """Of the mean loss, by the net's weights."""
         loss = self.losses(net(inputs), targets, client).mean()

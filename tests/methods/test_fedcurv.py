@@ -1,9 +1,6 @@
 """FedCurv against equation 3 in a plain loop that sums over the other clients one by one."""
 
-import copy
-
 import pytest
-import torch
 from declared_by_tests import Cost
 
 from fl_lightning import FedAvg, Visit
@@ -15,18 +12,6 @@ COSTS = {
 }
 
 PENALTY = 0.7
-
-
-def fisher_of(tiny, local, client):
-    """Mean over samples of the squared gradient of a sample's loss, in evaluation mode, one sample after another."""
-    net = copy.deepcopy(local).eval()
-    inputs, targets = tiny.shard(client)
-    total = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
-    for i in range(len(targets)):
-        loss = tiny.losses(net(inputs[i : i + 1]), targets[i : i + 1], client).sum()
-        for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters()))):
-            total[name] += gradient**2 / len(targets)
-    return total
 
 
 def plain_fedcurv(tiny, remember, rounds, lost=()):
@@ -49,7 +34,7 @@ def plain_fedcurv(tiny, remember, rounds, lost=()):
         known = {} if remember == "last_round" else known
         for client, local in locals.items():
             theta = {name: weight.detach().clone() for name, weight in local.named_parameters()}
-            known[client] = (fisher_of(tiny, local, client), theta)
+            known[client] = (tiny.fisher(local, client), theta)
         if locals:
             net.load_state_dict(tiny.mean(locals))
     return net, known

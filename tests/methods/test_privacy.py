@@ -165,20 +165,9 @@ def test_fedcurv_is_pulled_after_the_noise(tiny, clipped):
                 return sum((0.6 * fisher[name] * (weight - theta[name]) for fisher, theta in others), torch.zeros(()))
 
             locals[client] = clipped.visit(net, client, round, pull)
-        last = {client: (fisher_of(tiny, local, client), weights_of(local)) for client, local in locals.items()}
+        last = {client: (tiny.fisher(local, client), weights_of(local)) for client, local in locals.items()}
         net.load_state_dict(tiny.mean(locals))
     tiny.assert_same(actual.net, net)
-
-
-def fisher_of(tiny, net, client) -> State:
-    """Mean over a client's samples of the squared gradient of a sample's loss."""
-    inputs, targets = tiny.shard(client)
-    total = {name: torch.zeros_like(weight) for name, weight in weights_of(net).items()}
-    for i in range(len(targets)):
-        loss = tiny.losses(net(inputs[i : i + 1]), targets[i : i + 1], client).sum()
-        for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters()))):
-            total[name] += gradient**2 / len(targets)
-    return total
 
 
 def test_feddyn_is_pulled_after_the_noise(tiny, clipped):

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from pairs import Pair, paired
+from tiny_runs import six_classes, trainer_settings
 from torch import Tensor, nn
 
-from fl_lightning import FederatedModule, FederatedStrategy
+from fl_lightning import FederatedModule
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import Arrays, FederatedDataModule
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.tasks import TaskStream
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.protocol import ClientState, SparseTensor, pack
@@ -77,13 +78,8 @@ class Tiny:
 
     def new_data(self, tasks: TaskStream | None = TaskStream(classes_per_task=2), **settings: object) -> FederatedDataModule:
         """Of every task each client has 18 training, 2 validation and 4 test samples: three local steps."""
-        generator = torch.Generator().manual_seed(5)
-        targets = torch.arange(216) % 6
-        inputs = torch.randn(216, 2, 3, 3, generator=generator, dtype=torch.float64)
-        inputs[:, 0, 0, 0] += targets
-        source = Arrays(inputs[:150], targets[:150], inputs[150:], targets[150:], classes=list("abcdef"))
         common = {"num_clients": NUM_CLIENTS, "clients_per_round": NUM_CLIENTS, "batch_size": BATCH_SIZE}
-        return FederatedDataModule(source, **{**common, "tasks": tasks, **settings})
+        return FederatedDataModule(six_classes(), **{**common, "tasks": tasks, **settings})
 
     def new_net(self) -> nn.Module:
         with torch.random.fork_rng():
@@ -139,12 +135,7 @@ class Tiny:
             return logits, targets
 
         trained.tasks.predict = watched
-        trainer = {"precision": "64-true", "callbacks": [seen, *callbacks]}
-        if checkpoints is not None:
-            keep_all = ModelCheckpoint(checkpoints, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-            trainer |= {"enable_checkpointing": True, "callbacks": [*trainer["callbacks"], keep_all]}
-        if num_processes > 1:
-            trainer |= {"strategy": FederatedStrategy(start_method="fork"), "devices": num_processes}
+        trainer = trainer_settings([seen, *callbacks], checkpoints, num_processes)
         self._fit(trained, data, rounds, ckpt_path, **trainer)
         trained.seen = seen
         return trained

@@ -9,7 +9,7 @@ from fl_lightning.engines.sums import Sums
 from fl_lightning.methods import FedAvg
 from fl_lightning.protocol import Gathered, Reply, Weighted
 from fl_lightning.run.server_step import UndoableStep
-from fl_lightning.tasks import APD, FedWeIT, SingleTask, TaskLearner
+from fl_lightning.tasks import APD, EWC, FedWeIT, SingleTask, SynapticIntelligence, TaskLearner
 
 # Of other methods those with the most state; every other pair is tried in test_composition.
 FEDERATED = [f"FedAvg {learner}" for learner in LEARNERS]
@@ -110,6 +110,15 @@ def test_the_engines_agree(tiny, name):
     for mine, theirs in zip(one.seen.rounds, other.seen.rounds, strict=True):
         assert (mine.clients, mine.bytes_down, mine.bytes_up) == (theirs.clients, theirs.bytes_down, theirs.bytes_up)
         assert mine.losses == pytest.approx(theirs.losses, abs=1e-8)
+
+
+@pytest.mark.parametrize("learner", [EWC, SynapticIntelligence])
+def test_a_penalty_matters_from_the_second_task_on(tiny, learner):
+    """Before, and with ``penalty`` 0 throughout, FedAvg with it is FedAvg with TaskLearner, bit for bit."""
+    for rounds, settings, smallest in ((2, {}, 0.0), (6, {"penalty": 0.0}, 0.0), (6, {}, 1e-4)):
+        plain, held = tiny.train(TaskLearner, rounds=rounds), tiny.train(learner, rounds=rounds, **settings)
+        apart = (held.net.hidden.weight - plain.net.hidden.weight).abs().max()
+        assert apart == 0 if smallest == 0 else apart > smallest
 
 
 # Clients that are not finite ----------------------------------------------------------------------------------------------

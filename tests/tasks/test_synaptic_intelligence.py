@@ -116,14 +116,6 @@ def test_variates_are_not_on_the_path(tiny):
     tiny.assert_same(dict(held.net.named_parameters()), dict(plain.net.named_parameters()), atol=0)
 
 
-def test_the_penalty_matters_from_the_second_task_on(tiny):
-    """Before, and with c = 0 throughout, FedAvg with it is FedAvg with TaskLearner."""
-    for rounds, settings, smallest in ((2, {}, 0.0), (6, {"penalty": 0.0}, 0.0), (6, {}, 1e-4)):
-        plain, held = tiny.train(TaskLearner, rounds=rounds), tiny.train(SynapticIntelligence, rounds=rounds, **settings)
-        apart = (held.net.hidden.weight - plain.net.hidden.weight).abs().max()
-        assert apart == 0 if smallest == 0 else apart > smallest
-
-
 def test_a_method_with_other_steps_is_refused(tiny):
     """FedReg projects its steps: no gradient of a step is there to follow."""
     with pytest.raises(ValueError, match=r"^model.tasks is SynapticIntelligence, but FedReg takes other .*, such as FedAvg$"):

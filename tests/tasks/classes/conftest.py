@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from pairs import Pair, paired
+from tiny_runs import six_classes, trainer_settings
 from torch import Tensor, nn
 
-from fl_lightning import FederatedModule, FederatedStrategy
+from fl_lightning import FederatedModule
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import Arrays, Dataset, Dirichlet, FederatedDataModule, Samples
+from fl_lightning.data import Dataset, Dirichlet, FederatedDataModule, Samples
 from fl_lightning.data.class_stream import ClassStream, DomainStream
 from fl_lightning.data.tasks import Tasks
 from fl_lightning.functional.random_streams import torch_stream
@@ -65,14 +66,9 @@ class Arriving:
 
     def new_data(self, tasks: Tasks | None = ClassStream(num_tasks=3), **settings: object) -> FederatedDataModule:
         """150 training and 66 test samples of six classes."""
-        generator = torch.Generator().manual_seed(5)
-        targets = torch.arange(216) % 6
-        inputs = torch.randn(216, 2, 3, 3, generator=generator, dtype=torch.float64)
-        inputs[:, 0, 0, 0] += targets
-        source = Arrays(inputs[:150], targets[:150], inputs[150:], targets[150:], classes=list("abcdef"))
         common = {"num_clients": NUM_CLIENTS, "clients_per_round": NUM_CLIENTS, "batch_size": BATCH_SIZE}
         common |= {"partition": Dirichlet(1.0), "val_fraction": 0.0, "monitor_test": 1}
-        return FederatedDataModule(**{"source": source, **common, "tasks": tasks, **settings})
+        return FederatedDataModule(**{"source": six_classes(), **common, "tasks": tasks, **settings})
 
     def ready_data(self, **settings: object) -> FederatedDataModule:
         """The same for plain loops."""
@@ -132,13 +128,8 @@ class Arriving:
         if isinstance(kind, Pair):
             common["rounds_per_task"] = ROUNDS_PER_TASK
         trained = kind(net or self.new_net(), **{**common, **settings})
-        trainer = {"precision": "64-true", "logger": logger, "callbacks": [seen, *callbacks]}
-        if checkpoints is not None:
-            keep_all = ModelCheckpoint(checkpoints, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-            trainer |= {"enable_checkpointing": True, "callbacks": [*trainer["callbacks"], keep_all]}
-        if num_processes > 1:
-            trainer |= {"strategy": FederatedStrategy(start_method="fork"), "devices": num_processes}
-        self._fit(trained, data, rounds, ckpt_path, **trainer)
+        trainer = trainer_settings([seen, *callbacks], checkpoints, num_processes)
+        self._fit(trained, data, rounds, ckpt_path, logger=logger, **trainer)
         trained.seen = seen
         return trained
 

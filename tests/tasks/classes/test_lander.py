@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from class_names import embeddings_of
+from generator_by_hand import PLAN, PlainAdam, batch_norm, moments, normal, plain_divergence, plain_images
 from torch import nn
 
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import Devices, RandomCrop, RandomHorizontalFlip, Samples
+from fl_lightning.data import Devices, Samples
 from fl_lightning.data.prepared_samples import Preparation
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.tasks import LANDER, ClassLearner
@@ -20,7 +21,6 @@ from fl_lightning.tasks.classes.synthesis import SynthesisPlan, SynthesisTask
 
 T, ANCHOR, RADIUS = 3.0, 2.0, 0.1
 FILE = embeddings_of("abcdef")
-PLAN = {"warm_up": 1, "kept_rounds": 2, "synthesis_batch": 4, "generator_steps": 2, "student_steps": 2, "student_rate": 0.01}
 SMALL = {**PLAN, "generated": 3, "embeddings": FILE}
 PROJECTION = ("anchor_projection.weight", "anchor_projection.bias")
 
@@ -217,31 +217,6 @@ def test_clients_keep_nothing(arriving):
     assert [trained.stored.states.read(client).method for client in range(3)] == [{}] * 3
 
 
-def test_engines_agree_on_augmented_images(arriving):
-    """Crops and mirrors are drawn by the image's position in the visit, for clients with different numbers of steps."""
-    augment = (RandomCrop(1), RandomHorizontalFlip())
-    one, many, plain = (
-        arriving.train(LANDER, arriving.new_data(augment=changes), rounds=4, engine=engine, **SMALL)
-        for engine, changes in (("sequential", augment), ("vectorized", augment), ("sequential", ()))
-    )
-    arriving.assert_same(many.net, one.net, atol=1e-10)
-    assert (one.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-4
-
-
-def test_a_synthesis_that_is_not_finite_ends_the_run(arriving):
-    """In one line, before the first round of the next task."""
-
-    class Planted(FederatedCallback):
-        def on_round_end(self, trainer, module, round, report):
-            if round == 2:
-                module.net.classifier.weight.data[0] = float("nan")
-
-    seen = Rounds()
-    with pytest.raises(FloatingPointError, match="^the synthesis of LANDER is not finite after task 1: lower model.tasks"):
-        arriving.train(LANDER, callbacks=[Planted(), seen], **SMALL)
-    assert sorted(seen.images) == [1, 2]
-
-
 def test_what_does_not_fit_is_refused(arriving):
     for settings, message in (
         ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing"),
@@ -417,34 +392,11 @@ def new_synthesis(boundary="agree"):
     return AnchoredSynthesis(plan, of, ANCHORS, ANCHOR, RADIUS)
 
 
-def batch_norm(values, mean, variance, weight, bias):
-    shape = (1, -1, *[1] * (values.ndim - 2))
-    scaled = (values - mean.view(shape)) / (variance.view(shape) + 1e-5).sqrt()
-    return scaled * weight.view(shape) + bias.view(shape)
-
-
-def moments(values):
-    """Mean and variance of each channel, by counting."""
-    channels = values.transpose(0, 1).flatten(1)
-    mean = channels.sum(dim=1) / channels.shape[1]
-    return mean, ((channels - mean[:, None]) ** 2).sum(dim=1) / channels.shape[1]
-
-
-def plain_images(w, embeddings):
-    """The generator's images, 2x3x5 of 4x8 that it makes from 1x2 maps; sample b has linear layer b // 10."""
-
-    def normal(values, name):
-        return batch_norm(values, *moments(values), w[f"{name}.weight"], w[f"{name}.bias"])
-
-    scaled = normal(embeddings, "scale")
+def anchored_images(w, embeddings):
+    """The generator's images; sample b has linear layer b // 10."""
+    scaled = normal(w, embeddings, "scale")
     rows = [row @ w[f"layers.{b // 10}.weight"].T + w[f"layers.{b // 10}.bias"] for b, row in enumerate(scaled)]
-    maps = normal((torch.stack(rows) @ w["linear.weight"].T + w["linear.bias"]).view(-1, 128, 1, 2), "normalise")
-    for block in ("first", "second"):
-        maps = maps.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
-        maps = normal(nn.functional.conv2d(maps, w[f"{block}.0.weight"], padding=1), f"{block}.1")
-        maps = torch.where(maps > 0, maps, 0.2 * maps)
-    maps = nn.functional.conv2d(maps, w["last.0.weight"], w["last.0.bias"], padding=1)
-    return (1 / (1 + (-maps).exp()))[:, :, :3, :5]
+    return plain_images(w, torch.stack(rows))
 
 
 def plain_outputs(w, inputs, statistics):
@@ -453,25 +405,6 @@ def plain_outputs(w, inputs, statistics):
     features = (values @ w["features.2.weight"].T + w["features.2.bias"]).tanh()
     logits = features @ w["classifier.weight"].T + w["classifier.bias"]
     return logits[:, :4], features @ w[PROJECTION[0]].T + w[PROJECTION[1]]
-
-
-def plain_divergence(teacher, student):
-    """KL of each sample, (B,)."""
-    p, q = (of.exp() / of.exp().sum(1, keepdim=True) for of in (teacher, student))
-    return (p * (p / q).log()).sum(dim=1)
-
-
-def adam(state, weights, gradients, rates):
-    """A step with betas .5 and .999, a rate for each weight; ``state`` is changed."""
-    state["step"] = state.get("step", 0) + 1
-    moved = {}
-    for name, gradient in gradients.items():
-        first, second = state.get(name, (0, 0))
-        first, second = 0.5 * first + 0.5 * gradient, 0.999 * second + 0.001 * gradient**2
-        state[name] = first, second
-        scale = (second / (1 - 0.999 ** state["step"])).sqrt() + 1e-8
-        moved[name] = weights[name] - rates[name] * first / (1 - 0.5 ** state["step"]) / scale
-    return moved
 
 
 def plain_synthesis(synthesis, boundary):
@@ -490,11 +423,11 @@ def plain_synthesis(synthesis, boundary):
             G[f"layers.{layer}.weight"] = torch.randn(256, 3, generator=draws, dtype=torch.float64)
             G[f"layers.{layer}.bias"] = torch.zeros(256, dtype=torch.float64)
         labels = [0, 1, 2, 3] * 3 + torch.randint(4, (2,), generator=draws).tolist()
-        state, best = {}, (math.inf, None)
+        inner, best = PlainAdam(), (math.inf, None)
         rates = {name: 0.01 if name in ("mean", "std") else 0.002 for name in G}
         for _ in range(2):
             leaves = {name: weight.clone().requires_grad_() for name, weight in G.items()}
-            images = plain_images(leaves, ANCHORS[labels])
+            images = anchored_images(leaves, ANCHORS[labels])
             inputs = (images - leaves["mean"]) / leaves["std"]
             mean, var = moments(inputs)
             if former is not None:
@@ -511,7 +444,7 @@ def plain_synthesis(synthesis, boundary):
             if loss.item() < best[0]:
                 best = loss.item(), images.detach()
             gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
-            G = adam(state, {n: w.detach() for n, w in leaves.items()}, gradients, rates)
+            G = inner.move({n: w.detach() for n, w in leaves.items()}, gradients, rates)
         former = mean.detach(), var.detach()
         if round < 1:
             continue
@@ -550,13 +483,6 @@ def test_the_synthesis_equals_the_equations(boundary):
             torch.testing.assert_close(weight.detach(), weights[name], atol=1e-6, rtol=1e-6, msg=name)
     assert images.shape == (2 * BATCH, 2, 3, 5)
     assert torch.equal(images, expected.to(torch.uint8))
-
-
-def test_draws_are_those_of_seed_and_task():
-    """Whatever is drawn from the global generator in between."""
-    first = new_synthesis().run()
-    torch.rand(3)
-    assert torch.equal(new_synthesis().run(), first)
 
 
 def test_the_generator_is_that_of_the_code():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from generator_by_hand import PLAN, PlainAdam, batch_norm, moments, plain_divergence, plain_images
 from torch import nn
 
 from fl_lightning.callbacks import FederatedCallback
@@ -16,7 +17,6 @@ from fl_lightning.tasks.classes.meta_synthesis import MetaSynthesis
 from fl_lightning.tasks.classes.synthesis import SynthesisPlan, SynthesisTask, cycled_order
 
 ALPHA, T = 1.5, 3.0
-PLAN = {"warm_up": 1, "kept_rounds": 2, "synthesis_batch": 4, "generator_steps": 2, "student_steps": 2, "student_rate": 0.01}
 SMALL = {**PLAN, "generated": 3}
 
 
@@ -72,50 +72,6 @@ def test_synthesis_is_between_tasks_alone(arriving):
     assert same == [True, False, True, False, True]
 
 
-def test_engines_agree_on_augmented_images(arriving):
-    """Crops and mirrors are drawn by the image's position in the visit, for clients with different numbers of steps."""
-    augment = (RandomCrop(1), RandomHorizontalFlip())
-    one, many, plain = (
-        arriving.train(TARGET, arriving.new_data(augment=changes), rounds=4, engine=engine, **SMALL)
-        for engine, changes in (("sequential", augment), ("vectorized", augment), ("sequential", ()))
-    )
-    arriving.assert_same(many.net, one.net, atol=1e-10)
-    assert (one.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-4
-
-
-def test_dropout_of_the_student_is_drawn_by_seed_and_task(arriving):
-    """Whatever the global generator has drawn before."""
-
-    class Drawing(FederatedCallback):
-        def on_round_end(self, trainer, module, round, report):
-            torch.rand(1)
-
-    images = []
-    for callbacks in ([], [Drawing()]):
-        net = arriving.new_net()
-        net.features.append(nn.Dropout())
-        images.append(arriving.train(TARGET, net=net, rounds=3, callbacks=callbacks, **SMALL).tasks.synthesised)
-    assert torch.equal(*images)
-
-
-def test_a_synthesis_that_is_not_finite_ends_the_run(arriving):
-    """In one line, before the first round of the next task."""
-
-    class Planted(FederatedCallback):
-        def on_round_end(self, trainer, module, round, report):
-            if round == 2:
-                module.net.classifier.weight.data[0] = float("nan")
-
-    seen = Images()
-    with pytest.raises(FloatingPointError) as error:
-        arriving.train(TARGET, callbacks=[Planted(), seen], **SMALL)
-    assert str(error.value) == (
-        "the synthesis of TARGET is not finite after task 1: lower model.tasks.student_rate or model.tasks.generator_rate, or "
-        "use a learner without a generator, such as LwF"
-    )
-    assert sorted(seen.by_round) == [1, 2]
-
-
 def test_what_does_not_fit_is_refused(arriving):
     for settings, message in (
         ({"distillation": -1.0}, "model.tasks.distillation is -1.0, must be at least 0: 0 distils nothing"),
@@ -154,61 +110,10 @@ def new_synthesis(meta="maml", **settings) -> MetaSynthesis:
     return MetaSynthesis(plan, SynthesisTask("TARGET", new_net(), 4, (2, 3, 5), preparation, 7, 1), meta)
 
 
-def batch_norm(values, mean, variance, weight=None, bias=None):
-    shape = (1, -1, 1, 1)
-    scaled = (values - mean.view(shape)) / (variance.view(shape) + 1e-5).sqrt()
-    return scaled if weight is None else scaled * weight.view(shape) + bias.view(shape)
-
-
-def moments(values):
-    """Mean and variance of each channel, by counting."""
-    channels = values.transpose(0, 1).flatten(1)
-    mean = channels.sum(dim=1) / channels.shape[1]
-    return mean, ((channels - mean[:, None]) ** 2).sum(dim=1) / channels.shape[1]
-
-
-def plain_images(w, noise):
-    """The generator's images, 2x3x5 of 4x8 that it makes from 1x2 maps."""
-
-    def normal(values, name):
-        return batch_norm(values, *moments(values), w[f"{name}.weight"], w[f"{name}.bias"])
-
-    maps = normal((noise @ w["linear.weight"].T + w["linear.bias"]).view(-1, 128, 1, 2), "normalise")
-    for block in ("first", "second"):
-        maps = maps.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
-        maps = normal(nn.functional.conv2d(maps, w[f"{block}.0.weight"], padding=1), f"{block}.1")
-        maps = torch.where(maps > 0, maps, 0.2 * maps)
-    maps = nn.functional.conv2d(maps, w["last.0.weight"], w["last.0.bias"], padding=1)
-    return (1 / (1 + (-maps).exp()))[:, :, :3, :5]
-
-
 def plain_logits(w, images, statistics):
     """Of the four classes seen."""
     values = batch_norm(images, *statistics, w["0.weight"], w["0.bias"]).flatten(1)
     return (values @ w["2.weight"].T + w["2.bias"])[:, :4]
-
-
-def plain_divergence(teacher, student):
-    """KL of each sample, (B,)."""
-    p, q = teacher.exp() / teacher.exp().sum(1, keepdim=True), student.exp() / student.exp().sum(1, keepdim=True)
-    return (p * (p / q).log()).sum(dim=1)
-
-
-class PlainAdam:
-    """With betas .5 and .999, a rate for each weight."""
-
-    def __init__(self):
-        self.step, self.first, self.second = 0, {}, {}
-
-    def move(self, weights, gradients, rates):
-        self.step += 1
-        moved = {}
-        for name, gradient in gradients.items():
-            self.first[name] = 0.5 * self.first.get(name, 0) + 0.5 * gradient
-            self.second[name] = 0.999 * self.second.get(name, 0) + 0.001 * gradient**2
-            scale = (self.second[name] / (1 - 0.999**self.step)).sqrt() + 1e-8
-            moved[name] = weights[name] - rates[name] * self.first[name] / (1 - 0.5**self.step) / scale
-        return moved
 
 
 def plain_synthesis(synthesis: MetaSynthesis, meta: str, boundary: str):
@@ -279,13 +184,6 @@ def test_the_synthesis_equals_the_equations(meta, boundary):
             torch.testing.assert_close(weight.detach(), weights[name], atol=1e-7, rtol=1e-6, msg=name)
     assert images.shape == (8, 2, 3, 5)
     assert torch.equal(images, expected.to(torch.uint8))
-
-
-def test_draws_are_those_of_seed_and_task():
-    """Whatever is drawn from the global generator in between."""
-    first = new_synthesis().run()
-    torch.rand(3)
-    assert torch.equal(new_synthesis().run(), first)
 
 
 def test_the_generator_and_the_student_are_those_of_the_paper():
