@@ -14,13 +14,12 @@ from lightning.pytorch.utilities import rank_zero_only
 import fl_lightning
 from benchmarks.memory import resident_mib
 from benchmarks.methods import METHODS
-from benchmarks.protocol import Driver, option_parser
+from benchmarks.protocol import ENDLESS, Driver, option_parser
 from benchmarks.trainer_settings import trainer_settings
 from benchmarks.workloads import Workload, load, random_images, random_labels
 from fl_lightning import FederatedDataModule, FederatedModule
 from fl_lightning.protocol.client_state import num_bytes
 
-_ENDLESS = 10**9  # rounds; the driver says when it is over
 _TEST_SAMPLES = 10_000
 
 
@@ -111,7 +110,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         settings = trainer_settings(options.analysis, folder)
         settings["callbacks"].append(RoundTimer())
-        trainer = pl.Trainer(max_steps=_ENDLESS, accelerator="cpu", **settings, **processes)
+        trainer = pl.Trainer(max_steps=ENDLESS, accelerator="cpu", **settings, **processes)
         trainer.fit(method, datamodule=data_module(workload, workload.num_public if cost.needs_public else 0))
 
 

@@ -13,10 +13,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from benchmarks.flower_client import app as client_app
-from benchmarks.protocol import Driver, option_parser
+from benchmarks.protocol import ENDLESS, Driver, option_parser
 from benchmarks.workloads import Workload, load
-
-_ENDLESS = 10**9  # rounds; the driver says when it is over
 
 
 class ScheduledFedAvg(FedAvg):
@@ -54,7 +52,7 @@ def main() -> None:
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         arrays = ArrayRecord(workload.build_net().state_dict())
-        strategy.start(grid, arrays, num_rounds=_ENDLESS, evaluate_fn=strategy.between_rounds)
+        strategy.start(grid, arrays, num_rounds=ENDLESS, evaluate_fn=strategy.between_rounds)
 
     ray = {"init_args": {"num_cpus": options.threads}, "client_resources": {"num_cpus": threads_per_actor, "num_gpus": 0.0}}
     run_simulation(server_app, client_app, num_supernodes=workload.cohort_size, backend_config=ray)

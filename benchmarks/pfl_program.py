@@ -17,10 +17,8 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from benchmarks.protocol import Driver, option_parser
+from benchmarks.protocol import ENDLESS, Driver, option_parser
 from benchmarks.workloads import Workload, load
-
-_ENDLESS = 10**9  # rounds; the driver says when it is over
 
 
 class Classifier(nn.Module):
@@ -91,8 +89,8 @@ def training(workload: Workload) -> Callable[[], object]:
     dataset = FederatedDataset(users.dataset, users.next_user)
     return lambda: FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=_ENDLESS,
-            evaluation_frequency=_ENDLESS,
+            central_num_iterations=ENDLESS,
+            evaluation_frequency=ENDLESS,
             train_cohort_size=workload.cohort_size,
             val_cohort_size=0,
         ),

@@ -19,6 +19,7 @@ from benchmarks.memory import peak_memory_mib
 from benchmarks.workloads import Schedule, Workload
 
 Weights = dict[str, Tensor]
+ENDLESS = 10**9  # rounds of a program, until the driver ends it
 
 
 class Driver:

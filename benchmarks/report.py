@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.measurements import Table
 from fl_lightning.engines.engine_timing import processors
+from fl_lightning.report import tables
 from fl_lightning.run.provenance import commit
 
 _PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy")
@@ -24,9 +25,8 @@ _PACKAGES = ("fl-lightning", "torch", "lightning", "pfl", "flwr", "ray", "numpy"
 def markdown(table: Table) -> str:
     """A table that can be pasted into a Markdown file."""
     columns = list(table.rows[0])
-    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    lines += [" | ".join(_cell(row[column]) for column in columns) for row in table.rows]
-    return "\n".join([f"### {table.title}", "", *(f"| {line} |" for line in lines), "", *table.notes, ""])
+    rows = [[_cell(row[column]) for column in columns] for row in table.rows]
+    return "\n".join([f"### {table.title}", "", tables.markdown(columns, rows), "", *table.notes, ""])
 
 
 def _cell(value: Any) -> str:

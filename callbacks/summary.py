@@ -17,8 +17,8 @@ from fl_lightning import __version__
 from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of
 from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
 from fl_lightning.checks import check_choice, check_each, counted
-from fl_lightning.functional import final_accuracy, rounds_to_target
-from fl_lightning.functional.accuracy_curves import late_evaluations
+from fl_lightning.functional import final_accuracy
+from fl_lightning.functional.accuracy_curves import first_round_reaching, late_evaluations
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
 from fl_lightning.protocol.learner import Learner
@@ -206,9 +206,7 @@ def _readings(curve: dict[int, float]) -> dict[str, float]:
 
 def _rounds_to_targets(curve: dict[int, float], targets: Sequence[float]) -> dict[str, int | None]:
     """The first evaluated round that reaches each target; the untrained round 0 does not count. Empty without evaluations."""
-    rounds = sorted(round for round in curve if round > 0)
-    evaluations = {target: rounds_to_target([curve[round] for round in rounds], target) for target in targets if rounds}
-    return {str(target): None if number is None else rounds[number - 1] for target, number in evaluations.items()}
+    return {str(target): first_round_reaching(curve, target) for target in targets} if max(curve, default=0) > 0 else {}
 
 
 def _print_table(results: dict[str, Any]) -> None:

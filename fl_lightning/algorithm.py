@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range
+from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range, check_whole
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.clipping import clipped
 from fl_lightning.functional.random_streams import seeded_layers
@@ -517,9 +517,7 @@ def _accumulated(method: LocalTraining, net: nn.Module, batch: Batch, client: Cl
 
 def _check_micro_batches(method: LocalTraining) -> None:
     """Refuse what does more with a batch than take its mean gradient."""
-    check_range("model.micro_batch_size", method.micro_batch_size, at_least=1)
-    if not isinstance(method.micro_batch_size, int):
-        raise ValueError(f"model.micro_batch_size is {method.micro_batch_size}, must be a whole number of samples")
+    check_whole("model.micro_batch_size", method.micro_batch_size, at_least=1)
     own_steps = overridden(method, LocalTraining.client_step) or overridden(method.tasks, Learner.client_gradients)
     if own_steps or method.needs.other_samples or method.needs.two_gradients:
         whose = type(method.tasks if method.tasks.needs != Needs() else method).__name__

@@ -118,19 +118,15 @@ def _one_line(error: Exception) -> str:
 def _parser() -> argparse.ArgumentParser:
     names = ", ".join([f"{_NEXT} (those that are not complete, in their order, each in OUT/NAME)", *STUDIES])
     parser = _Parser(prog="python -m studies", description=f"Run a study. NAME: {names}.", allow_abbrev=False)
-    add = parser.add_argument
+    add, cores = parser.add_argument, len(os.sched_getaffinity(0))
     add("name", metavar="NAME", help="the study")
     add("out", metavar="OUT", type=Path, help="folder of its runs; the same command resumes them")
-    add("--jobs", type=int, default=_cores(), metavar="N", help="runs at once; 0 runs none and writes what there is")
+    add("--jobs", type=int, default=cores, metavar="N", help="runs at once; 0 runs none and writes what there is")
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="its page goes to FOLDER/NAME; default docs/results")
     add("--retry-failed", action="store_true", help="try runs again that failed")
     add("--data.source", metavar="SOURCE", help="how the data is read, such as image_folder; default that of the configs")
     add("--data.root", metavar="DIR", help="folder of the data; of next, a folder of folders such as cifar10")
     return parser
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpa
         raise ArgumentError(key, f"is {_shown(value)}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
 
 
-def check_whole(key: str, value: int, *, hint: str = "", **limits: Unpack[Limits]) -> None:
+def check_whole(key: str, value: float | None, *, hint: str = "", **limits: Unpack[Limits]) -> None:
     """Refuse what is not a whole number, or one outside of its range.
 
     >>> check_whole("model.adapter.r", 1.5, at_least=1)
@@ -235,6 +235,17 @@ def counted(number: int, noun: str) -> str:
     ('1 round', '2,000 rounds')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def class_and_settings(given: object) -> str:
+    """The class of an object and its public attributes, for ``__repr__``.
+
+    >>> from types import SimpleNamespace
+    >>> class_and_settings(SimpleNamespace(alpha=0.1, min_size=2, _drawn=None))
+    'SimpleNamespace(alpha=0.1, min_size=2)'
+    """
+    settings = ", ".join(f"{name}={value}" for name, value in vars(given).items() if not name.startswith("_"))
+    return f"{type(given).__name__}({settings})"
 
 
 def check_list(key: str, values: Collection[Any] | None) -> None:

@@ -219,8 +219,7 @@ class ToRGB(_WithoutChance):
     """Three channels: a grey one is repeated."""
 
     def evaluate(self, images: Tensor) -> Tensor:
-        if images.shape[1] not in (1, 3):
-            raise ValueError(f"data.augment ToRGB: the images have {images.shape[1]} channels, must be 1 or 3: leave it out")
+        _check_channels("ToRGB", images)
         return images if images.shape[1] == 3 else images.expand(-1, 3, -1, -1)
 
 
@@ -228,10 +227,7 @@ class Grayscale(_WithoutChance):
     """One channel: .299 red + .587 green + .114 blue."""
 
     def evaluate(self, images: Tensor) -> Tensor:
-        if images.shape[1] not in (1, 3):
-            raise ValueError(
-                f"data.augment Grayscale: the images have {images.shape[1]} channels, must be 1 or 3: leave it out"
-            )
+        _check_channels("Grayscale", images)
         if images.shape[1] == 1:
             return images
         red, green, blue = images.float().split(1, dim=1)  # torchvision truncates, so white would not stay white
@@ -241,6 +237,11 @@ class Grayscale(_WithoutChance):
 def _check_size(name: str, size: int) -> int:
     check_range(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
     return size
+
+
+def _check_channels(name: str, images: Tensor) -> None:
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"data.augment {name}: the images have {images.shape[1]} channels, must be 1 or 3: leave it out")
 
 
 def _like(values: Tensor, images: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_lightning.checks import class_and_settings
 from fl_lightning.functional.random_streams import numpy_stream
 
 __all__ = ["ClientSampler", "Poisson", "Uniform"]
@@ -40,8 +41,7 @@ class ClientSampler(ABC):
         return num_clients
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+        return class_and_settings(self)
 
 
 class Uniform(ClientSampler):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range, under_keys
+from fl_lightning.checks import check_range, class_and_settings, under_keys
 from fl_lightning.data.partition_file import read_partition
 from fl_lightning.functional import (
     class_partition,
@@ -51,8 +51,7 @@ class Partition(ABC):
             return self(labels, num_clients, seed)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+        return class_and_settings(self)
 
 
 class Dirichlet(Partition):

@@ -63,6 +63,21 @@ def rounds_to_target(accuracy: Sequence[float] | Tensor, target: float) -> int |
     return next((round for round, value in enumerate(values, start=1) if value >= target), None)
 
 
+def first_round_reaching(accuracy: Mapping[int, float], target: float) -> int | None:
+    """The first evaluated round with an accuracy of at least ``target``; None if there is none.
+
+    Args:
+        accuracy: after each evaluated round, in any order; round 0, the untrained model, does not count.
+        target: in the same unit.
+
+    Example::
+
+        >>> first_round_reaching({0: 0.5, 10: 0.25, 20: 0.5, 30: 0.75}, target=0.5)
+        20
+    """
+    return next((round for round in sorted(accuracy) if round > 0 and accuracy[round] >= target), None)
+
+
 def worst_decile(accuracy: Tensor) -> Tensor:
     """Mean of the ``ceil(N / 10)`` lowest of N clients' accuracies.
 

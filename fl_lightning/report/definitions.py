@@ -47,7 +47,8 @@ def defined_forgetting(study: Study, names: Sequence[str]) -> Table:
     """A column for each definition: its score with the sign of :meth:`Definition.shown`, over seeds."""
     rows, records = [], []
     for group in study.finished:
-        scores = [_spread([score_of(run.log, DEFINITIONS[name]) for run in group.runs]) for name in names]
+        found = [[score_of(run.log, DEFINITIONS[name]) for run in group.runs] for name in names]
+        scores = [Spread.of_all([score for score in of if score == score], len(of)) for of in found]
         rows.append([group.label, *map(spread, scores)])
         records.append({"method": group.label} | means_and_sds(names, scores))
     described = " ".join(f"{name}: {DEFINITIONS[name].title} ({DEFINITIONS[name].source})." for name in names)
@@ -92,10 +93,6 @@ def _against_untrained(log: Log, definition: Definition, tables: Sequence[Tensor
     before = np.fmax.reduce([accuracies for round, accuracies in ahead.items() if round > 0])  # fmax: each has one number
     table.diagonal(1).copy_(torch.from_numpy(before[1 : len(table)]))
     return definition.shown(table, torch.from_numpy(ahead[0][: len(table)]))
-
-
-def _spread(scores: Sequence[float]) -> Spread:
-    return Spread.of_all([score for score in scores if score == score], len(scores))
 
 
 def _changes(log: Log, matrix: Matrix) -> dict[int, Tensor]:

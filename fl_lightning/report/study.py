@@ -12,7 +12,8 @@ import numpy as np
 from scipy.stats import t, ttest_rel
 
 from fl_lightning.checks import counted
-from fl_lightning.functional import final_accuracy, rounds_to_target
+from fl_lightning.functional import final_accuracy
+from fl_lightning.functional.accuracy_curves import first_round_reaching
 from fl_lightning.report.groups import RATE, Group, default_baseline, find_group, group_runs, is_condition
 from fl_lightning.report.log import Curve
 from fl_lightning.report.runs import Run
@@ -95,9 +96,7 @@ class Study:
 
     def rounds_to(self, run: Run, target: float) -> int | None:
         """The first evaluated round with an accuracy of at least ``target``."""
-        curve = self.accuracy(run)
-        evaluations = rounds_to_target(curve.values.tolist(), target)
-        return None if evaluations is None else int(curve.rounds[evaluations - 1])
+        return first_round_reaching(self.accuracy(run).by_round(), target)
 
     def counterpart(self, group: Group) -> Group | None:
         """The baseline under the conditions of a group; None for the baseline itself and where there is none.

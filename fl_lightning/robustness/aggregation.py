@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from fl_lightning.checks import class_and_settings
 from fl_lightning.functional.aggregation import State
 
 
@@ -37,8 +38,7 @@ class Aggregation(ABC):
         return self.combine({"": vectors}, [""])[""]
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({settings})"
+        return class_and_settings(self)
 
 
 class ByCoordinate(Aggregation):

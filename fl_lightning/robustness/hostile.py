@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, class_and_settings
 from fl_lightning.functional.random_streams import numpy_stream
 from fl_lightning.protocol import Batch, Client
 
@@ -33,8 +33,7 @@ class Hostile:
         self._are_hostile = torch.empty(0, dtype=torch.bool)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+        return class_and_settings(self)
 
     def clients(self, num_clients: int, seed: int) -> list[int]:
         """The hostile clients, ascending."""

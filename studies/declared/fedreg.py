@@ -1,7 +1,6 @@
 """Xu et al., FedReg: whether it forgets less within a round, and who reaches an accuracy first."""
 
-from fl_lightning.config_files.reading import config_values
-from fl_lightning.report.runs import flatten
+from fl_lightning.config_files.reading import config_values, flat_values
 from studies.declaration import PSNR, SSIM, SWEEP, Study, Sweep
 
 _INCREASE = "--trainer.callbacks+=LossIncrease --trainer.callbacks.every 5"
@@ -41,7 +40,7 @@ def _search(data: str, method: str) -> Study:
     """The grid of one method, compared with what the paper chose, which is what the config sets."""
     (name, targets), (what, grid) = _SEARCHED[data], _GRIDS[method]
     grid, config = {**grid, **_RATES}, f"fedreg_{data}_{method}.yaml"
-    own = dict(flatten(config_values(config)))
+    own = dict(flat_values(config_values(config)))
     return Study(
         name=f"fedreg_search_{method}_{data}",
         title=f"FedReg's search: {what}, {name}",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fl_lightning.functional import final_accuracy, rounds_to_target
-from fl_lightning.functional.accuracy_curves import late_evaluations
+from fl_lightning.functional.accuracy_curves import first_round_reaching, late_evaluations
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,10 @@ def test_rounds_to_target(kind):
     assert rounds_to_target(accuracy, 0.75) == 4
     assert rounds_to_target(accuracy, 0.76) is None
     assert rounds_to_target(kind([]), 0.5) is None
+
+
+def test_the_first_evaluated_round_that_reaches_a_target():
+    """Rounds in any order; the untrained model does not count; equal is enough; NaN reaches nothing."""
+    accuracy = {30: 0.5, 0: 0.9, 10: float("nan"), 20: 0.5, 40: 0.8}
+    assert [first_round_reaching(accuracy, target) for target in (0.0, 0.5, 0.6, 0.8, 0.85)] == [20, 20, 40, 40, None]
+    assert first_round_reaching({}, 0.0) is None

@@ -52,7 +52,7 @@ def test_a_batch_is_split_with_all_that_it_has():
     ("make", "message"),
     [
         (lambda net: FedAvg(net, micro_batch_size=0), "model.micro_batch_size is 0, must be at least 1"),
-        (lambda net: FedAvg(net, micro_batch_size=2.5), "model.micro_batch_size is 2.5, must be a whole number of samples"),
+        (lambda net: FedAvg(net, micro_batch_size=2.5), "model.micro_batch_size is 2.5, must be a whole number$"),
         (lambda net: FedReg(net, micro_batch_size=2), "model.micro_batch_size is 2, but FedReg needs whole batches"),
         (lambda net: FedSAM(net, micro_batch_size=2), "model.micro_batch_size is 2, but FedSAM needs whole batches"),
         (lambda net: PFedMe(net, micro_batch_size=2), "model.micro_batch_size is 2, but PFedMe needs whole batches"),

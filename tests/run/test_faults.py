@@ -157,12 +157,10 @@ def goes_on_after_faults(
         assert same(ending(folder), expected), where
 
 
-_NEEDS_FORK = pytest.mark.skipif(
-    not hasattr(os, "fork") or not Path("/proc/self/fd").exists(), reason="needs os.fork and /proc"
-)
+_NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 
 
-@_NEEDS_FORK
+@_NEEDS_PROC
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, KILL], ids=["EIO", "ENOSPC", "kill"])
 @pytest.mark.parametrize(("kind", "files"), [("memory", ""), ("disk", "client_states")])
 @pytest.mark.one_in(3)
@@ -172,7 +170,7 @@ def test_a_fault_at_a_call_of_each_kind(tmp_path, toy_data, kind, files, fault):
 
 
 @pytest.mark.slow
-@_NEEDS_FORK
+@_NEEDS_PROC
 @pytest.mark.parametrize(("kind", "fault"), [("memory", errno.EIO), ("disk", KILL), ("linked", errno.ENOSPC)])
 def test_a_fault_at_any_call(tmp_path, toy_data, kind, fault):
     """Every second: a client's file takes seven calls, so that those of one are the others of the next."""

@@ -61,7 +61,6 @@ def test_error_in_the_block_keeps_the_old_file(tmp_path, error):
     assert names(tmp_path) == ["result.txt"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_writer_leaves_the_old_file(tmp_path):
     """kill -9 in the middle of the block: the old text stays, and the next write sweeps up what the kill left."""
     target = tmp_path / "result.txt"
@@ -234,7 +233,6 @@ def test_a_file_must_have_the_digest_that_is_asked_for(tmp_path):
             checked_load(tmp_path / name, digest=digest)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
 def test_what_is_no_file_is_refused(tmp_path):
     """To open a pipe that nobody writes to takes for ever."""
     os.mkfifo(tmp_path / "pipe.pt")

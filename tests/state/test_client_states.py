@@ -493,7 +493,6 @@ def test_a_state_has_a_digest_before_a_checkpoint_names_it(tmp_path):
             use()
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
 def test_a_pipe_in_the_place_of_a_state_is_not_waited_for(tmp_path):
     """It is named, like everything that is no file."""
     states, path = written_by_another_process(tmp_path, 3, 7, pack(number(1)))
@@ -575,7 +574,6 @@ def test_room_that_is_taken_already_is_not_asked_for_again(tmp_path, monkeypatch
         states.require_space(4, 100)
 
 
-@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="needs os.sysconf")
 def test_room_in_memory(monkeypatch):
     """A machine of 1,000 pages of 4,096 bytes holds 4,096 clients of 1,000 bytes, and not one more."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
