@@ -12,8 +12,8 @@ from fl_lightning.engines.local_step import LocalStep, StepResult
 class _FactorsAsProducts(CustomGraphPass):
     """Writes ``add(a, b, alpha=k)`` as ``a + k * b``.
 
-    Torch 2.14 takes the sum of a matrix product and ``k * b`` for ``addmm`` and forgets k, so that a step which adds a multiple of
-    the weights to the gradient of a linear layer would train another model.
+    Torch 2.14 takes the sum of a matrix product and ``k * b`` for ``addmm`` and forgets k, so that a step that adds a multiple
+    of the weights to the gradient of a linear layer would train another model.
     """
 
     def __call__(self, graph: Graph) -> None:
