@@ -2,10 +2,11 @@
 
 A. Halimi, S. Kadhe, A. Rawat, N. Baracaldo: Federated Unlearning: How to Efficiently Erase a Client in FL? ICML workshop 2022.
 arXiv 2207.05521. The first of its two parts; the second, rounds without the client, is a run that begins with the result.
-Departures: the mean of the other clients' last models has their weights in the round, where the paper has all N clients with
-equal ones; in a last round without the client it is the global model, in one with no other client what it received. Momentum
-and the bound on the gradient are those of the authors' code, which stops by the distance from the client's last model; we stop
-by accuracy, as the paper does.
+Departures: the mean of the other clients' last models is over those of the last round, with the weights of
+``model.server_weighting`` whatever the method's ``update_weight`` is, where the paper has all N clients with equal ones; in a
+last round without the client it is the global model, in one with no other client what it received. Momentum and the bound on
+the gradient are those of the authors' code, which stops by the distance from the client's last model; we stop by accuracy, as
+the paper does.
 """
 
 import copy

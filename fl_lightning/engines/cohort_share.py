@@ -154,12 +154,13 @@ def round_report(
 
     Args:
         can_be_lost: whether no update counts if more than half of the sent ones are not finite.
-        least: number of finite updates below which none counts.
+        least: number of finite updates of a weight above 0 below which none counts.
     """
     pairs = list(zip(visits, outcomes, strict=True))
     sent = [outcome for visit, outcome in pairs if visit.sends]
     num_updates = sum(outcome.is_finite == outcome.has_weight == 1 for outcome in sent)
-    lost = (can_be_lost and 2 * sum(not outcome.is_finite for outcome in sent) > len(sent)) or 0 < num_updates < least
+    too_many = can_be_lost and 2 * sum(not outcome.is_finite for outcome in sent) > len(sent)
+    lost = bool(sent) and (too_many or num_updates < least)
     return RoundReport(
         round=round,
         clients=[visit.client for visit in visits],

@@ -91,8 +91,9 @@ class LostRounds:
                 "lower model.aggregation.hostile, or have more clients in a round: data.clients_per_round, data.client_sampler"
             )
             return why, f"{why}, {in_a_row.removeprefix('in ')}", cure
-        if not report.nonfinite:
-            why = "all clients had weight 0"
+        some_sent = report.largest_norm is not None and 2 * len(report.nonfinite) <= len(report.clients)
+        if some_sent or not report.nonfinite:
+            why = f"all clients {'with a finite update ' if report.nonfinite else ''}had weight 0"
             last = f"last: {', '.join(map(str, report.clients))}"
             return why, f"{why} {in_a_row} ({last})", "give some a weight above 0 in update_weight"
         who = f"clients {', '.join(map(str, report.nonfinite))}{self._before()}"

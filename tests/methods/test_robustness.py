@@ -153,6 +153,9 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
     report = RoundReport(1, [0, 1, 2, 3], [0.0] * 4, 0, [0, 1], 0, 0, [torch.nan] * 4, lost=True)
     with pytest.warns(UserWarning, match=r"is lost: fewer than half of the clients sent a finite update \(clients 0, 1\)"):
         LostRounds().add(report, anybody_sends=True)
+    weightless = RoundReport(1, [0, 1, 2], [0.0] * 3, 0, [0], 0, 0, [torch.nan, 1.0, 2.0], lost=True)
+    with pytest.warns(UserWarning, match="is lost: all clients with a finite update had weight 0$"):
+        LostRounds().add(weightless, anybody_sends=True)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,20 @@ def test_a_client_of_weight_0_does_not_count(fit, toy_data, engine):
     assert trained.net.weight.isfinite().all()
 
 
+def test_a_client_that_weighs_0_alone_stores_nothing(fit, toy_data):
+    """The server does not learn of its control variate: the round is lost, and says so."""
+
+    class Weighing(SCAFFOLD):
+        def update_weight(self, client):
+            return float(client.index != 0)
+
+    method = Weighing(nn.Linear(4, 3).double())
+    with pytest.warns(match="^round 2 is lost: all clients had weight 0$"):
+        fit(method, toy_data(cohorts=[[1, 2], [0]]), 2, precision="64-true")
+    assert sorted(method.stored.states.clients()) == [1, 2]
+    assert method.newest["train/round_lost"] == 1
+
+
 @pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e308, 5e-324])
 def test_what_is_no_weight_is_refused(fit, toy_data, engine, weight):

@@ -43,6 +43,12 @@ class GrowingHead:
         net.get_buffer(_SEEN).fill_(count)
 
     @torch.no_grad()
+    def clear(self, first: int) -> None:
+        """Set the rows from ``first`` on to 0, where weight decay leaves them: no state of server or clients has them in it."""
+        for tensor in self._layer.parameters():
+            tensor[first:] = 0
+
+    @torch.no_grad()
     def draw(self, rows: slice, seed: int, task: int) -> None:
         """Draw the rows of new classes, the same for all clients. Not earlier, as weight decay would shrink them."""
         weight, bias = self._layer.weight, self._layer.bias

@@ -154,6 +154,8 @@ class ClassLearner(Learner):
             self.follow_buffers()
             if self.arrived.num_seen > self.arrived.num_old:
                 self.head.draw(self.arrived.new, self.method.seed, self.task)
+        elif self.task == self.clocks.rounds[0] == 0:
+            self.head.clear(self.arrived.num_seen)
         self._first_round_of_task = round - self.clocks.rounds[0]
 
     def end_task(self) -> None:

@@ -148,7 +148,7 @@ class Arriving:
         """FedAvg, clients weighted by their samples, with a head that has rows for the classes seen alone.
 
         Args:
-            whole_head: rows for all classes instead, those of a task replaced when it begins.
+            whole_head: rows for all classes instead, those to come 0 at the start, those of a task replaced when it begins.
             objective: from a visit, the weights and a batch; the visit has ``client``, ``round``, ``step``, ``position``,
                 ``received`` (weights) and ``first`` and ``seen``, the first new class and the number of those seen.
             after_task: called with a visit without client and the global weights after the last round of each task.
@@ -157,7 +157,8 @@ class Arriving:
         data = data or self.ready_data()
         initial = {name: weight.detach().clone() for name, weight in self.new_net().named_parameters()}
         counts = [2, 4, 6]
-        rest = {name: weight[2:] if whole_head else weight[:0] for name, weight in initial.items() if name in self.head}
+        to_come = slice(2, None) if whole_head else slice(0)
+        rest = {name: torch.zeros_like(weight[to_come]) for name, weight in initial.items() if name in self.head}
         server = {n: torch.cat([weight[:2], rest[n]]) if n in rest else weight for n, weight in initial.items()}
         for round in range(1, rounds + 1):
             position = (round - 1) // ROUNDS_PER_TASK
