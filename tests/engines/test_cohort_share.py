@@ -89,7 +89,9 @@ def test_a_round_that_loses_more_than_half_of_its_updates_is_lost(finite, lost):
     assert (report.lost, report.num_updates) == (lost, 0 if lost else sum(finite))
     assert report.counted == [client for client, flag in enumerate(finite) if flag and not lost]
     bounded = round_report(1, visits, outcomes, can_be_lost=False)
-    assert (bounded.lost, bounded.num_updates) == (False, sum(finite))
+    assert (bounded.lost, bounded.num_updates) == (finite == [0], sum(finite))
+    weightless = round_report(1, visits, [outcome._replace(has_weight=0) for outcome in outcomes])
+    assert (weightless.lost, weightless.num_updates) == (finite != [], 0)
 
 
 @pytest.mark.parametrize(("norm", "proven", "counts"), [(2.0, (), False), (2.0, ("w",), True), (torch.nan, ("w",), False)])

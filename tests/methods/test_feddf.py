@@ -144,10 +144,10 @@ def test_public_samples_are_asked_for(tiny, size):
         tiny.train(FedDF, tiny.new_data(public_size=size))
 
 
-@pytest.mark.parametrize(("method", "count"), [(FedDF, 21), (Flashback, 19)])
-def test_a_distillation_batch_of_one_sample_is_refused_before_round_1(tiny, method, count):
+@pytest.mark.parametrize(("method", "count", "steps"), [(FedDF, 21, {"distillation_steps": 5}), (Flashback, 19, {})])
+def test_a_distillation_batch_of_one_sample_is_refused_before_round_1(tiny, method, count, steps):
     """FedDF holds a tenth of the public samples out."""
     message = r"^model.distillation_batch_size is 6, which leaves a batch of one of 19 public samples, but BatchNorm in model"
     with pytest.raises(ValueError, match=message):
         tiny.train(method, tiny.new_data(public_size=count), distillation_batch_size=6)
-    tiny.train(method, tiny.new_data(public_size=count), norm=False, distillation_batch_size=6)
+    tiny.train(method, tiny.new_data(public_size=count), norm=False, distillation_batch_size=6, **steps)

@@ -73,12 +73,12 @@ def test_weights_that_mattered_are_held(tiny, engine):
     assert held.bytes_up == plain.bytes_up
 
 
-@pytest.mark.parametrize("method", [FedDF, Flashback])
+@pytest.mark.parametrize(("method", "steps"), [(FedDF, {"distillation_steps": 20}), (Flashback, {})])
 @pytest.mark.parametrize("learner", [lambda tiny: L2SP(PENALTY), lambda tiny: PretrainedEWC(known_before(tiny), PENALTY)])
-def test_clients_are_pulled_before_a_server_distils(tiny, method, learner):
+def test_clients_are_pulled_before_a_server_distils(tiny, method, steps, learner):
     """Their losses, which do not know of the server's public samples, have the pull."""
     plain, held = (
-        tiny.train(method, tiny.new_data(public_size=12), norm=False, rounds=2, **settings)
+        tiny.train(method, tiny.new_data(public_size=12), norm=False, rounds=2, **steps, **settings)
         for settings in ({}, {"tasks": learner(tiny)})
     )
     start = [weight.detach() for weight in tiny.new_net(norm=False).parameters()]

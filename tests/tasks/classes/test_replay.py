@@ -119,7 +119,7 @@ def herded(arriving, trained) -> list[list[int]]:
                 mean = sum(unit.values()) / len(unit)
                 for k in range(1, min(quota - num_old, len(unit)) + 1):
                     gaps = {i: (mean - (sum(unit[j] for j in chosen) + unit[i]) / k).norm() for i in unit if i not in chosen}
-                    chosen.append(min(gaps, key=lambda i: gaps[i]))
+                    chosen.append(min(gaps, key=lambda i: round(float(gaps[i]), 12)))  # features on one axis are equally near
                 places = [((k + 0.5) / num_old, i) for k, i in enumerate(memory.get(c, [])[:num_old])]
                 places += [((k + 0.5) / len(chosen), i) for k, i in enumerate(chosen)]
                 memory[c] = [i for _, i in sorted(places)]
