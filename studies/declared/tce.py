@@ -144,8 +144,8 @@ STUDIES = [
         name="drift_over_alphas",
         title="Drift of clients as the cause: TCE and WSM at two more alphas",
         claim="TCE and WSM are ahead of cross entropy at alpha 0.01 and at 0.5 too.",
-        paper=f"{_FIGURE_3}With drift_on_other_seeds, whose federation, rate, rounds and seeds these are, it has alphas 0.01, "
-        "0.1, 0.5 and 100.",
+        paper=f"{_FIGURE_3}The federation, rate, rounds and seeds are those of drift_on_other_seeds: together they have "
+        "alphas 0.01, 0.1, 0.5 and 100.",
         sweeps=(
             Sweep(
                 "",

@@ -166,7 +166,7 @@ def test_a_client_of_a_last_round_without_others_starts_from_what_it_received():
 
 
 def test_an_ascent_of_a_second_fit_starts_from_that_fits_net():
-    """Not from the models of the first, in whose last round the client was."""
+    """Not from the models of the first, which had the client in its last round."""
     ascent, method = ProjectedAscent(CLIENT, 1e-6), None
     for cohorts in ([[0, CLIENT]], [[1, 3]]):
         method = fitted(ascent, data=federation(cohorts=cohorts, clients_per_round=1), rounds=1)

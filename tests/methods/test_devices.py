@@ -1,11 +1,11 @@
-"""Clients that are late, work less or lose their upload, in the rounds of methods."""
+"""Clients that are late, work less, send nothing or lose their upload, in the rounds of methods."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from fl_lightning import SCAFFOLD, FedAvg, FedDisco, FedNova, LocalOnly
+from fl_lightning import SCAFFOLD, FedAvg, FedCurv, FedDisco, FedNova, LocalOnly, Visit
 from fl_lightning.callbacks import Communication
 from fl_lightning.data import Devices, Trace
 from fl_lightning.privacy import UserLevelDP
@@ -19,6 +19,18 @@ def speeds(tmp_path):
     lines = [f"{client},{1 if client == 3 else 1e6},1e9,1e9" for client in range(5)]
     (tmp_path / "speeds.csv").write_text("client,samples_per_second,download,upload\n" + "\n".join(lines) + "\n")
     return str(tmp_path / "speeds.csv")
+
+
+@pytest.mark.parametrize(("method", "kept"), [(FedCurv, "fisher"), (SCAFFOLD, "variate")])
+def test_a_client_that_does_not_send_keeps_nothing(tiny, method, kept):
+    """The server, which keeps the sum of what clients keep, did not learn of it."""
+
+    class Silent(method):
+        def cohort(self, round):
+            return [Visit(0), Visit(1, sends=False), Visit(2)]
+
+    states = tiny.train(Silent).stored.states
+    assert [client for client in (0, 1, 2) if kept in states.read(client).method] == [0, 2]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])

@@ -3,7 +3,7 @@
 import pytest
 from declared_by_tests import Cost
 
-from fl_lightning import FedAvg, Visit
+from fl_lightning import FedAvg
 from fl_lightning.methods import FedCurv
 
 COSTS = {
@@ -122,15 +122,3 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
     with pytest.raises(ValueError) as error:
         FedCurv(tiny.new_net(), **settings)
     assert str(error.value) == message
-
-
-def test_a_client_that_does_not_send_keeps_no_fisher(tiny):
-    """The server, which keeps their sum, did not learn of it."""
-
-    class Silent(FedCurv):
-        def cohort(self, round):
-            return [Visit(0), Visit(1, sends=False), Visit(2)]
-
-    method = tiny.train(Silent)
-    kept = {client: method.stored.states.read(client).method for client in (0, 1, 2)}
-    assert [client for client, state in kept.items() if "fisher" in state] == [0, 2]

@@ -8,7 +8,7 @@ import torch
 from declared_by_tests import Cost
 from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
-from fl_lightning import FedAvg, Visit
+from fl_lightning import FedAvg
 from fl_lightning.methods import SCAFFOLD
 
 COSTS = {
@@ -143,15 +143,3 @@ def test_an_unknown_option_is_refused(tiny):
     """One line with the key, the value and what is allowed."""
     with pytest.raises(ValueError, match=r"^model.option is 'III', must be one of I, II$"):
         SCAFFOLD(tiny.new_net(), option="III")
-
-
-def test_a_client_that_does_not_send_keeps_no_variate(tiny):
-    """The server, which keeps their sum, did not learn of it."""
-
-    class Silent(SCAFFOLD):
-        def cohort(self, round):
-            return [Visit(0), Visit(1, sends=False), Visit(2)]
-
-    method = tiny.train(Silent)
-    kept = {client: method.stored.states.read(client).method for client in (0, 1, 2)}
-    assert [client for client, state in kept.items() if "variate" in state] == [0, 2]
