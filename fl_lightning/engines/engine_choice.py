@@ -35,8 +35,8 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """Those that train clients here, by the value of ``model.engine``."""
 
-# Limits from benchmarks/RESULTS.md, of two processors. Without convolutions, stacking is faster on both up to so many weights
-# times samples of a step. With some, it is slower on both if a step has more samples or most weights are in convolutions; for
+# Limits from benchmarks/RESULTS.md, of three processors. Without convolutions, stacking is faster on all up to so many weights
+# times samples of a step. With some, it is slower on all if a step has more samples or most weights are in convolutions; for
 # the other nets the processors differ, so the machine at hand is measured.
 _STACKABLE_WORK = 3.5e7
 _STACKABLE_IMAGES = 20

@@ -127,6 +127,26 @@ def test_fine_tuning_is_that_of_a_plain_loop(kind, engine, adapted, folders):
         )
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize(("kind", "stacked"), [("bert", ["vectorized"]), ("vit", ["vectorized", "captured"])])
+def test_dropout_of_a_transformer_is_the_same_under_all_engines(kind, stacked, adapted, folders):
+    """Of its attention, its layers and the adapter; torch's compiler cannot trace how BERT makes its mask."""
+    rates = {"attention_probs_dropout_prob": 0.3, "hidden_dropout_prob": 0.3}
+    layers = {"bert": ["query", "value"], "vit": ["q_proj", "v_proj"]}[kind]
+    adapter = LoRA(r=2, alpha=4, dropout=0.3, target_modules=layers) if adapted else None
+    trained = {}
+    for engine, on in (("sequential", False), ("sequential", True), *((engine, True) for engine in stacked)):
+        net = partial(TransformersModel, name=str(folders / kind), options=rates if on else {})
+        method = FedAvg(net, adapter=adapter, engine=engine, local_steps=STEPS, optimizer=sgd)
+        fitted(method, federation(kind))
+        trained[engine, on] = {name: method.net.get_parameter(name) for name in method.trained_names}
+    expected = trained["sequential", True]
+    assert any((trained["sequential", False][name] - weight).abs().max() > 1e-4 for name, weight in expected.items())
+    for engine in stacked:
+        for name, weight in trained[engine, True].items():
+            torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=1e-4)
+
+
 def texts():
     """Tokens with the next ones as targets."""
     objective = NextToken(num_tokens=30)
