@@ -49,7 +49,8 @@ def check(options: Namespace) -> tuple[Table, bool]:
             tables[measure] = _measured(measure, options)
         found = next((cells[column] for cells in tables[measure].rows if row in cells.values()), nan)
         rows.append({"": what, "measured": found, "at most": at_most, "holds": "yes" if found <= at_most else "no"})
-    return Table("Limits", rows, [f"{options.threads} threads."]), all(cells["holds"] == "yes" for cells in rows)
+    samples = {table.title: table.samples for table in tables.values()}
+    return Table("Limits", rows, [f"{options.threads} threads."], samples), all(cells["holds"] == "yes" for cells in rows)
 
 
 def _measured(measure: Callable[[Namespace], Table], options: Namespace) -> Table:

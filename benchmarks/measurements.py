@@ -109,6 +109,7 @@ def _against_passes(title: str, groups: Sequence[tuple[str, ...]], options: Name
                     "s a round": median_of(measured[name]),
                     "compared with": first,
                     "ratio": median(ratios),
+                    "half of the rounds": spread(ratios),
                     "passes needed": needed,
                     "above them": median(ratios) / needed - 1,
                     "client keeps (nets)": last["client_state"],
@@ -213,9 +214,20 @@ def analysis_share(options: Namespace) -> Table:
     with running(_ANALYSIS, "W6", options.threads) as programs:
         # What follows a round counts with the next: of rounds 2 to 101 that is all that belongs to rounds 1 to 100.
         warm_up, samples = interleave(programs, 1), interleave(programs, rounds)
-    seconds = {name: sum(sample["seconds"] for sample in samples[name]) for name in samples}
-    rows = [{"": name, "s in all": value, "share": value / seconds["all off"] - 1} for name, value in seconds.items()]
-    return Table("W6: analysis", rows, [f"{rounds} rounds."], {"warm-up": warm_up, "rounds": samples})
+    totals = {name: _totals(samples[name]) for name in samples}
+    shares = {name: [one / off - 1 for one, off in zip(totals[name], totals["all off"], strict=True)] for name in samples}
+    seconds = {name: sum(totals[name]) for name in samples}
+    rows = [
+        {"": name, "s in all": value, "share": value / seconds["all off"] - 1, "half of the tens": spread(shares[name])}
+        for name, value in seconds.items()
+    ]
+    note = f"{rounds} rounds; *tens* are rounds 1 to 10, 11 to 20 and so on, in which everything that is watched happens once."
+    return Table("W6: analysis", rows, [note], {"warm-up": warm_up, "rounds": samples})
+
+
+def _totals(samples: list[dict[str, Any]]) -> list[float]:
+    """Seconds of ten rounds at a time."""
+    return [sum(sample["seconds"] for sample in samples[first : first + 10]) for first in range(0, len(samples), 10)]
 
 
 def memory_growth(options: Namespace) -> Table:
@@ -240,8 +252,12 @@ def start_up(options: Namespace) -> Table:
         samples["fl-lightning --help"].append(seconds_of(ours_help, options.threads))
         samples["first round of W2"].append(seconds_to_first_round(options.threads))
     medians = {name: median(values) for name, values in samples.items()}
-    first = next(iter(medians.values()))
-    rows = [{"": name, "s": value, "to first": value / first} for name, value in medians.items()]
+    first, *_ = samples
+    ratios = {name: [one / base for one, base in zip(samples[name], samples[first], strict=True)] for name in samples}
+    rows = [
+        {"": name, "s": value, "to first": median(ratios[name]), "half of the starts": spread(ratios[name])}
+        for name, value in medians.items()
+    ]
     return Table("Start-up", rows, [f"Medians of {_STARTS} starts."], samples)
 
 
