@@ -3,7 +3,7 @@
 from studies.declaration import SWEEP, Study, Sweep
 
 _OPTIONS = (
-    "--model.tasks.rounds_per_task 10 --trainer.max_steps 100 --seeds 2 --callbacks.client_forgetting.every 20 "
+    "--model.tasks.rounds_per_task 10 --trainer.max_steps 100 --seeds 3 --callbacks.client_forgetting.every 20 "
     "--callbacks.per_class_accuracy.every 0 --callbacks.label_counts.every 0 --callbacks.round_forgetting.every 0"
 )
 _LEARNERS = {

@@ -102,7 +102,7 @@ STUDIES = [
         sweeps=tuple(
             Sweep(
                 method,
-                f"--config fedreg_mnist_two_class_{method}.yaml --trainer.max_steps 150 --seeds 2 "
+                f"--config fedreg_mnist_two_class_{method}.yaml --trainer.max_steps 150 --seeds 3 "
                 "--callbacks.summary.targets [0.9,0.95,0.97]",
             )
             for method in ("fedavg", "fedreg", "fedprox", "fedcurv", "scaffold")
