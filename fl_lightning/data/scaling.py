@@ -171,8 +171,8 @@ def normalise(inputs: Tensor, scale: tuple[Tensor, Tensor] | None, dtype: torch.
 
 def _measured(parts: Iterable[Tensor]) -> ChannelStatistics:
     """Mean and deviation of each channel of uint8 images, scaled to [0, 1]; the deviation of a constant channel counts as 1."""
-    # Counts of each of the 256 values, which are exact and fast. No part's counts are kept: small tensors that stay between
-    # large ones that go would split the heap, which then held up to a third of the images.
+    # Counts of each of the 256 values, which are exact and fast. No part's counts are kept: small tensors between large ones
+    # that are freed left gaps in the heap, which grew by up to a third of the images.
     counted = (torch.stack([channel.flatten().bincount(minlength=256) for channel in part.unbind(dim=1)]) for part in parts)
     counts = reduce(torch.add, counted).double()
     values, count = torch.arange(256, dtype=torch.float64) / 255, counts.sum(dim=1)
