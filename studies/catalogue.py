@@ -60,7 +60,7 @@ ORDER = (
     "fedweit_sharing",
     "fedweit_table_2",
     "fedweit_size",
-    "tce_figure_3",
+    "drift_over_participation",
     "flashback_speed",
     "mnist_tasks",
     "fedreg_two_class",
