@@ -65,6 +65,17 @@ def test_a_check_fails_without_the_program_that_all_are_compared_with(monkeypatc
     assert capsys.readouterr().err == "W5-1000 did not start: nothing can be compared with it\n"
 
 
+def test_pooling_by_halves_has_the_bits_of_torchs():
+    """Small integers have ties of all kinds."""
+    from benchmarks.memory_formats import PoolingByHalves
+
+    images = torch.randint(-2, 3, (16, 3, 6, 8), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
+    pooled = [torch.nn.functional.max_pool2d(images, 2), PoolingByHalves.apply(images)]
+    weight = torch.randn(pooled[0].shape)
+    assert torch.equal(*pooled)
+    assert torch.equal(*(torch.autograd.grad(outputs, images, weight)[0] for outputs in pooled))
+
+
 def test_ratios_have_their_quartiles():
     from benchmarks.measurements import spread
 
