@@ -90,7 +90,7 @@ def main() -> None:
         sys.exit("benchmarks --gpu: there is no CUDA device here")
     if options.headline:
         sys.exit(run_headline(options))
-    about, tables = circumstances(options), []
+    about, tables = circumstances(options.threads), []
     print(f"{about['command']}\n{about['processor']}, {about['versions']}\n", flush=True)
     if about["load before"] > _QUIET:
         # A busy neighbour makes rounds far longer: threads that wait for each other stall.

@@ -7,7 +7,6 @@ how long a checkpoint takes.
 
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -117,7 +116,7 @@ if __name__ == "__main__":
     measures = {"round": round_times, "memory": memory}
     if len(sys.argv) < 2 or sys.argv[1] not in measures:
         sys.exit("usage: python -m benchmarks.fedweit_cost round|memory [OUT.json]")
-    about = circumstances(Namespace(threads=torch.get_num_threads()))
+    about = circumstances(torch.get_num_threads())
     text = json.dumps({**about, **measures[sys.argv[1]]()}, indent=1)
     print(text)
     for out in sys.argv[2:]:

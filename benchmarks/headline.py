@@ -182,6 +182,6 @@ def _read(path: Path) -> dict[str, Row]:
 
 
 def _write(path: Path, found: Mapping[str, Row]) -> None:
-    about = circumstances(Namespace(threads=torch.get_num_threads()))
+    about = circumstances(torch.get_num_threads())
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps({**about, "measured": found}, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ import os
 import platform
 import shlex
 import sys
-from argparse import Namespace
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +32,7 @@ def _cell(value: Any) -> str:
     return str(value) if not isinstance(value, float) else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def circumstances(options: Namespace) -> dict[str, Any]:
+def circumstances(threads: int) -> dict[str, Any]:
     """Where, when and with what the numbers were taken."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -41,7 +40,7 @@ def circumstances(options: Namespace) -> dict[str, Any]:
         "commit": commit(),
         "processor": processors(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch chooses
-        "threads": options.threads,
+        "threads": threads,
         "load before": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
     }

@@ -109,7 +109,7 @@ class Collector:
 
     def _records(self, sweep: Sweep) -> list[Record]:
         if sweep.name not in self._entered:
-            self._entered[sweep.name] = SweepStudy(sweep_folder(self._out, sweep))
+            self._entered[sweep.name] = SweepStudy(self._out / sweep.name)
         return self._entered[sweep.name].records()
 
     def folders(self, sweep: Sweep) -> list[Path]:
@@ -117,16 +117,16 @@ class Collector:
         return [self._folder(sweep, record) for record in self._records(sweep) if record.stands == "done"]
 
     def _folder(self, sweep: Sweep, record: Record) -> Path:
-        folder = RunFolder(sweep_folder(self._out, sweep) / record.run.name, Path(sweep.settings.config).stem).finished()
+        folder = RunFolder(self._out / sweep.name / record.run.name, Path(sweep.settings.config).stem).finished()
         if folder is None:
-            raise ValueError(f"{record.run.name} of {sweep_folder(self._out, sweep)} has no results.json: {_CURE}")
+            raise ValueError(f"{record.run.name} of {self._out / sweep.name} has no results.json: {_CURE}")
         return folder
 
     def _result(self, sweep: Sweep, record: Record) -> Result:
         point, seed = record.run.point, record.run.seed
         said = command(sweep, point, seed)
         if record.stands == "failed":
-            version, commit = _code(sweep_folder(self._out, sweep) / record.run.name)
+            version, commit = _code(self._out / sweep.name / record.run.name)
             return Result(sweep.name, point, seed, "failed", version, commit, "", said, record.error, {})
         folder = self._folder(sweep, record)
         known = [one for one in self._recorded if (one.sweep, one.point, one.seed) == (sweep.name, point, seed)]
@@ -148,11 +148,6 @@ def _code(run: Path) -> tuple[str, str]:
     line = configs[-1].read_text(encoding="utf-8").partition("\n")[0] if configs else ""
     found = re.fullmatch(r"# fl-lightning (\S+), commit (\S+)", line)
     return (found[1], found[2]) if found else ("", "")
-
-
-def sweep_folder(out: Path, sweep: Sweep) -> Path:
-    """Where the runs of a sweep lie."""
-    return out / sweep.name
 
 
 def attack_scores(folder: Path) -> dict[str, float]:

@@ -25,7 +25,6 @@ from studies.results_file import (
     read_results,
     recorded_results,
     settled,
-    sweep_folder,
     write_results,
 )
 
@@ -129,7 +128,7 @@ def _pretrain(sweep: Sweep, out: Path, data: Sequence[str], stop: Stop, runs: bo
         ValueError: in one line, if its training fails.
     """
     (seed,) = sweep.settings.seeds
-    path, config = sweep_folder(out, sweep) / SweepRun({}, seed).name, Path(sweep.settings.config).stem
+    path, config = out / sweep.name / SweepRun({}, seed).name, Path(sweep.settings.config).stem
     folder = RunFolder(path, config)
     if runs and folder.finished() is None:
         _enter(sweep, out, 1, data, True, ()).work(Screen(), stop)
@@ -142,7 +141,7 @@ def _enter(
     sweep: Sweep, out: Path, jobs: int, more: Sequence[str], retry_failed: bool, left_out: Sequence[SweepRun]
 ) -> EnteredSweep:
     settings = sweep.settings
-    folder = sweep_folder(out, sweep)
+    folder = out / sweep.name
     options = (*settings.options, *more)
     return enter(replace(settings, out=folder, jobs=max(jobs, 1), options=options, retry_failed=retry_failed), left_out)
 

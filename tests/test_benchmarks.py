@@ -28,7 +28,7 @@ def test_a_results_file_names_the_instruction_set(tmp_path):
     from benchmarks.measurements import Table
     from benchmarks.report import circumstances, write_json
 
-    write_json(tmp_path / "results.json", circumstances(Namespace(threads=1)), [Table("W1", [{"s": 1.0}])])
+    write_json(tmp_path / "results.json", circumstances(threads=1), [Table("W1", [{"s": 1.0}])])
     about = json.loads((tmp_path / "results.json").read_text())
     assert about["cpu capability"] == torch.backends.cpu.get_cpu_capability()
 
@@ -63,17 +63,6 @@ def test_a_check_fails_without_the_program_that_all_are_compared_with(monkeypatc
     assert not holds
     assert table.rows[0]["holds"] == "no"
     assert capsys.readouterr().err == "W5-1000 did not start: nothing can be compared with it\n"
-
-
-def test_pooling_by_halves_has_the_bits_of_torchs():
-    """Small integers have ties of all kinds."""
-    from benchmarks.memory_formats import PoolingByHalves
-
-    images = torch.randint(-2, 3, (16, 3, 6, 8), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
-    pooled = [torch.nn.functional.max_pool2d(images, 2), PoolingByHalves.apply(images)]
-    weight = torch.randn(pooled[0].shape)
-    assert torch.equal(*pooled)
-    assert torch.equal(*(torch.autograd.grad(outputs, images, weight)[0] for outputs in pooled))
 
 
 def test_ratios_have_their_quartiles():

@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TypeVar
-
-from jsonargparse import Namespace
 
 from fl_lightning.attacks.attack import Target, attack
 from fl_lightning.attacks.inversion import Inversion
 from fl_lightning.command_line.parsers import CommandParser, ConfigOption
 from fl_lightning.command_line.parsing import parse
-
-Options = TypeVar("Options", Target, Inversion)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -21,12 +16,8 @@ def run(arguments: Sequence[str]) -> None:
         FileNotFoundError, ValueError: in one line, if it cannot be attacked.
     """
     config = parse(_parser(), arguments)
-    attack(_taken(Target, config), _taken(Inversion, config), config["data.root"])
-
-
-def _taken(kind: type[Options], config: Namespace) -> Options:
-    """The arguments of a class, from those of the command line."""
-    return kind(**{part.name: config[part.name] for part in fields(kind)})
+    target, inversion = ({part.name: config[part.name] for part in fields(kind)} for kind in (Target, Inversion))
+    attack(Target(**target), Inversion(**inversion), config["data.root"])
 
 
 def _parser() -> CommandParser:

@@ -16,7 +16,7 @@ from fl_lightning.bench.federation import Federation, check_options, data_digest
 from fl_lightning.bench.results_file import Cell, CellRun, read_cell, write_cell
 from fl_lightning.bench.table import table
 from fl_lightning.checks import check_range
-from fl_lightning.command_line.sweep import enter
+from fl_lightning.command_line.sweep import run_sweep
 from fl_lightning.command_line.trainer_command import parse_trainer_command, trainer_parser
 from fl_lightning.config_files.reading import options_of
 from fl_lightning.report.runs import read_run
@@ -25,10 +25,8 @@ from fl_lightning.state.checkpoint import read_checkpoint, weights_of_net
 from fl_lightning.sweep.points import Run, parse_seeds
 from fl_lightning.sweep.run_folder import RunFolder
 from fl_lightning.sweep.run_scalars import PROCESSOR_SECONDS, run_scalars
-from fl_lightning.sweep.screen import open_screen
 from fl_lightning.sweep.settings import OptionParser, parse_settings
 from fl_lightning.sweep.study import SweepStudy
-from fl_lightning.sweep.worker import Stop
 
 _NAME = "forgetbench"
 _EXAMPLE = """example:
@@ -180,11 +178,7 @@ def _swept(
 ) -> tuple[dict[int, Path], dict[int, float | None]]:
     """Run a config with some seeds, or what is left of it: the folders of the runs, and their processor seconds."""
     typed = ["--config", config, "--seeds", str([*seeds]), "--jobs", str(jobs), "--out", str(out)]
-    with Stop() as stop:
-        sweep = enter(replace(parse_settings(typed), options=list(options), retry_failed=True))
-        with open_screen() as screen:
-            sweep.work(screen, stop)
-    sweep.report(stop.signals)
+    run_sweep(replace(parse_settings(typed), options=list(options), retry_failed=True))
     folders, seconds = {}, {}
     for record in SweepStudy(out).records():
         folder = RunFolder(out / record.run.name, Path(config).stem).finished()

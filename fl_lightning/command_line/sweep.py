@@ -21,7 +21,11 @@ def run(arguments: Sequence[str]) -> None:
         ValueError: in one line, if the command does not fit the folder, or runs have failed.
         SystemExit: with 130 or 143 after Ctrl-C or SIGTERM.
     """
-    settings = parse_settings(arguments)
+    run_sweep(parse_settings(arguments))
+
+
+def run_sweep(settings: Settings) -> None:
+    """Run a sweep, or the rest of it, as :func:`run` does."""
     with Stop() as stop:
         sweep = enter(settings)
         with open_screen() as screen:

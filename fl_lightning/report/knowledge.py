@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
     for name in reference_sets(study):
 
         def draw(axes: Axes, group: Group, name: str = name) -> None:
-            before, old, new = _before(group, name), _old(group, name), _last(group, study.metric)
+            before, old, new = _on(group, name, "_before"), _on(group, name), _last(group, study.metric)
             if not old.values:
                 return
             axes.axhline(before.mean, color=INK, linewidth=0.6, linestyle=":")
@@ -49,12 +50,12 @@ def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
 def table(study: Study) -> Table:
     """New and old knowledge of each method, and what it forgot."""
     names = reference_sets(study)
-    groups = [group for group in study.finished if any(_old(group, name).values for name in names)]
+    groups = [group for group in study.finished if any(_on(group, name).values for name in names)]
     columns, scores = [study.metric_name], [[_last(group, study.metric)] for group in groups]
     for name in names:
         columns += [f"accuracy on {name}", f"{name} before", f"forgetting of {name}"]
         for group, row in zip(groups, scores, strict=True):
-            row += [_old(group, name), _before(group, name), _drop(group, name)]
+            row += [_on(group, name), _on(group, name, "_before"), _drop(group, name)]
     note = "After the last round, means ± standard deviation over seeds. Forgetting is the drop since before round 1: positive "
     note += "is forgetting."
     records = [{"method": group.label} | means_and_sds(columns, row) for group, row in zip(groups, scores, strict=True)]
@@ -62,13 +63,9 @@ def table(study: Study) -> Table:
     return Table("knowledge", "New and old knowledge", note, ["method", *columns], rows, records)
 
 
-def _old(group: Group, name: str) -> Spread:
-    """Accuracy on a reference set at the end, by seed."""
-    return _last(group, f"reference/{name}/accuracy")
-
-
-def _before(group: Group, name: str) -> Spread:
-    return _last(group, f"reference/{name}/accuracy_before")
+def _on(group: Group, name: str, when: Literal["", "_before"] = "") -> Spread:
+    """Accuracy on a reference set by seed, at the end or before round 1."""
+    return _last(group, f"reference/{name}/accuracy{when}")
 
 
 def _drop(group: Group, name: str) -> Spread:

@@ -1,11 +1,11 @@
 """The report as files: ``report.html``, ``report.md``, tables as CSV and LaTeX, figures as PNG, SVG and PDF."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
@@ -47,10 +47,9 @@ def write_report(report: Report, out: Path) -> None:
         write_table(table, out / "tables")
     drawings = chain(*(section.drawings for section in report.sections))
     svgs = {drawing.name: _inline(_write_figure(drawing, out / "figures"), drawing) for drawing in drawings}
-    with atomic_write(out / "report.md") as path:
-        path.write_text(_rendered(report, "report.md.jinja", _in_markdown), encoding="utf-8")
-    with atomic_write(out / "report.html") as path:
-        path.write_text(_rendered(report, "report.html.jinja", _printable, svgs=svgs), encoding="utf-8")
+    for name, safe in (("report.md", markdown), ("report.html", one_line)):
+        with atomic_write(out / name) as path:
+            path.write_text(_rendered(report, f"{name}.jinja", safe, svgs), encoding="utf-8")
     for name in earlier - _files_named_in(out / "report.md"):
         (out / name).unlink(missing_ok=True)
 
@@ -69,20 +68,16 @@ def _write_figure(drawing: Drawing, folder: Path) -> str:
     return (folder / f"{drawing.name}.svg").read_text(encoding="utf-8")
 
 
-def _printable(value: object) -> object:
-    return one_line(value) if type(value) is str else value  # not Markup, which is part of the page
-
-
-def _in_markdown(value: object) -> object:
-    return markdown(value) if type(value) is str else value
-
-
-def _rendered(report: Report, template: str, shown: Callable[[object], object], **more: Any) -> str:
-    """The report by a template of this folder; ``shown``: what replaces a text in it."""
-    folder = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=folder, autoescape=shown is _printable, finalize=shown, keep_trailing_newline=True)
+def _rendered(report: Report, template: str, safe: Callable[[str], str], svgs: Mapping[str, Markup]) -> str:
+    """The report by a template of this folder; ``safe`` replaces texts, but not markup, which is part of the page."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=".html." in template,
+        finalize=lambda value: safe(value) if type(value) is str else value,
+        keep_trailing_newline=True,
+    )
     environment.filters["code"] = lambda text: Markup(markdown_code(text))
-    return environment.get_template(template).render(vars(report), **more)
+    return environment.get_template(template).render(vars(report), svgs=svgs)
 
 
 def _inline(svg: str, drawing: Drawing) -> Markup:
