@@ -27,6 +27,11 @@ def forgetting_name(scalar: str) -> str:
     return _NAMES.get(scalar, scalar)
 
 
+def is_lost_accuracy(scalar: str) -> bool:
+    """Whether a scalar below ``forgetting/`` is one: there are cross entropies and correlations, too."""
+    return forgetting_name(scalar) != scalar
+
+
 def forgetting_sign(scalar: str) -> int:
     """-1 for a scalar that is logged negative where something is forgotten, 1 for any other: its factor in tables."""
     return -1 if scalar in _NEGATIVE or re.fullmatch(_REFERENCE, scalar) else 1

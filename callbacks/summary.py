@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fl_lightning import __version__
 from fl_lightning.callbacks.federated_callback import FederatedCallback, folder_of
-from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign, is_lost_accuracy
 from fl_lightning.checks import check_choice, check_each, counted
 from fl_lightning.functional import final_accuracy
 from fl_lightning.functional.accuracy_curves import first_round_reaching, late_evaluations
@@ -269,7 +269,7 @@ def _print_table(results: dict[str, Any]) -> None:
         table.add_row("largest update before them", _named(before))
     if (largest := results["largest_update"]) and (undone or results["clients_left_out"] or results["far_update"]):
         table.add_row("largest finite update", _named(largest))
-    if results["newest_forgetting"]:
+    if any(map(is_lost_accuracy, results["newest_forgetting"])):
         table.caption = "Positive forgetting is a loss of accuracy."
     Console(markup=False).print(table)
 

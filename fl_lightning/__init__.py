@@ -75,4 +75,4 @@ class _TopLevelFolders(MetaPathFinder):
 
 
 if not (_HERE / "callbacks").is_dir():
-    sys.meta_path.append(_TopLevelFolders())
+    sys.meta_path.insert(0, _TopLevelFolders())  # before the finder of an editable installation, which may be another tree's

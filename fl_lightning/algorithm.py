@@ -541,7 +541,7 @@ def _check_settings(method: LocalTraining) -> None:
     for name in ("local_steps", "local_epochs"):
         value = getattr(method, name)
         if value is not None:
-            check_range(f"model.{name}", value, at_least=1)
+            check_whole(f"model.{name}", value, at_least=1)
             check_range(f"model.{name}", value, at_most=_MOST_STEPS)
     check_range("model.learning_rate_decay", method.learning_rate_decay, above=0, at_most=1, hint="1 means no decay")
     if method.clip_local_gradients is not None:

@@ -149,12 +149,13 @@ class WeightedCrossEntropy(Loss):
 
     def __init__(self, class_weights: Sequence[float] | None = None) -> None:
         check_list("model.loss.class_weights", class_weights)
-        check_each("model.loss.class_weights", class_weights or (), at_least=0, below=math.inf)
-        if class_weights is not None and not any(class_weights):
+        weights = () if class_weights is None else tuple(class_weights)
+        check_each("model.loss.class_weights", weights, at_least=0, below=math.inf)
+        if class_weights is not None and not any(weights):
             raise ValueError(
-                f"model.loss.class_weights is {[*class_weights]}, with which no sample counts: give one above 0, or null"
+                f"model.loss.class_weights is {[*weights]}, with which no sample counts: give one above 0, or null"
             )
-        self.class_weights = None if class_weights is None else tuple(class_weights)
+        self.class_weights = None if class_weights is None else tuple(map(float, weights))
         self.uses_label_counts = class_weights is None
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
@@ -193,6 +194,7 @@ class TokenCrossEntropy(Loss):
 
     def __call__(self, logits: Tensor, target: Tensor, label_counts: Tensor) -> Tensor:
         tokens = target[:, : logits.shape[1]]
+        logits = at_least_float32(logits)
         losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=IGNORED, reduction="none")
         return losses.reshape(tokens.shape).sum(dim=1) / (tokens != IGNORED).sum(dim=1).clamp_min(1)
 

@@ -10,7 +10,15 @@ from torch import nn
 
 from fl_lightning import FedAvg, Trainer
 from fl_lightning.data import from_arrays
-from fl_lightning.losses import CrossEntropy, Loss, TorchLoss, TruncatedCrossEntropy, WeightedCrossEntropy, as_loss
+from fl_lightning.losses import (
+    CrossEntropy,
+    Loss,
+    TokenCrossEntropy,
+    TorchLoss,
+    TruncatedCrossEntropy,
+    WeightedCrossEntropy,
+    as_loss,
+)
 
 LOGITS, TARGET, COUNTS = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([2, 0])
 
@@ -133,6 +141,7 @@ def test_clients_follow_class_weights(engine, class_weights):
     ("make", "message"),
     [
         (lambda: WeightedCrossEntropy([1.0, -1.0]), r"model\.loss\.class_weights .*-1\.0"),
+        (lambda: WeightedCrossEntropy(torch.tensor([1.0, -1.0])), r"model\.loss\.class_weights .*-1\.0"),
         (
             lambda: WeightedCrossEntropy([0.0, 0.0]),
             r"model\.loss\.class_weights is \[0\.0, 0\.0\], with which no sample",
@@ -163,6 +172,9 @@ def test_cross_entropy_of_half_precision_is_computed_in_float32():
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).bfloat16()
     found = CrossEntropy()(logits, torch.tensor([0, 1, 2, 0]), torch.ones(3))
     assert torch.equal(found, F.cross_entropy(logits.float(), torch.tensor([0, 1, 2, 0]), reduction="none"))
+    tokens = torch.tensor([[0, 1], [2, 0]])
+    found = TokenCrossEntropy()(logits.reshape(2, 2, 3), tokens, torch.ones(3))
+    assert torch.equal(found, F.cross_entropy(logits.float(), tokens.flatten(), reduction="none").reshape(2, 2).sum(1) / 2)
 
 
 def test_a_loss_of_torch_shows_what_it_was_given():

@@ -349,6 +349,7 @@ def test_trainer_settings_that_a_round_cannot_honour_are_refused(fit, toy_data, 
     [
         ({"local_steps": 0}, "model.local_steps is 0"),
         ({"local_epochs": 0}, "model.local_epochs is 0"),
+        ({"local_epochs": 1.5}, "model.local_epochs is 1.5, must be a whole number"),
         ({"local_steps": 1, "local_epochs": 1}, "model.local_steps is 1 and model.local_epochs is 1"),
         ({"clip_local_gradients": 0.0}, "model.clip_local_gradients is 0.0"),
         ({"server_weighting": "n"}, "model.server_weighting is 'n'"),

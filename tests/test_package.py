@@ -54,6 +54,29 @@ def test_callbacks_are_found_next_to_an_installed_wheel(installed, tmp_path, whe
     assert result.stdout.split() == [str(expected / name / "__init__.py") for name in ("callbacks", "configs")]
 
 
+def test_a_second_tree_takes_callbacks_from_itself(installed, tmp_path):
+    """Where another tree is installed as editable: its finder, which is asked first, has the callbacks of that tree."""
+    shutil.copytree(ROOT / "fl_lightning", tmp_path / "fl_lightning")
+    for name in ("callbacks", "configs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    other = installed / "fl_lightning" / "callbacks" / "__init__.py"
+    program = f"""
+import sys
+from importlib.util import spec_from_file_location
+
+class Editable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, {str(other)!r}) if name == "fl_lightning.callbacks" else None
+
+sys.meta_path.append(Editable)
+{WHERE}"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=os.environ
+    )
+    assert result.stdout.split() == [str(tmp_path / name / "__init__.py") for name in ("callbacks", "configs")], result.stderr
+
+
 def test_type_checkers_see_every_public_name():
     """The stub gives a checker what the lazy imports give at run time."""
     tree = ast.parse((ROOT / "fl_lightning" / "__init__.pyi").read_text())

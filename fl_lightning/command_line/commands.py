@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from fl_lightning.checks import check_file, check_range
+from fl_lightning.checks import check_file, check_range, counted
 from fl_lightning.report.commands import compare, figures, report
 from fl_lightning.report.safe_text import one_line
 
@@ -104,7 +104,7 @@ def check(run: Path) -> None:
         print(one_line(fault))
     if faults:
         raise ValueError(
-            f"RUN is {run}, which is not as it was written ({len(faults)} faults are named above): put its files back from "
+            f"RUN is {run}, which is not as it was written ({counted(len(faults), 'fault')} above): put its files back from "
             "a copy, or resume from an intact checkpoint"
         )
     if not checkpoints:

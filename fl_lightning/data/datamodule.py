@@ -110,11 +110,12 @@ class FederatedDataModule(LightningDataModule):
         self.num_clients, self.batch_size = num_clients, batch_size
         self.val_fraction, self.test_fraction = val_fraction, test_fraction
         self.monitor_test, self.augment, self.mean, self.std = monitor_test, tuple(augment), mean, std
-        self.cohorts, self.eval_batch_size = cohorts, eval_batch_size
+        self.eval_batch_size = eval_batch_size
         self.storage: Storage = storage
         self.num_workers, self.public_size, self.tasks = num_workers, public_size, tasks
         _check_settings(self)
         self.participation = participation(client_sampler, cohorts, clients_per_round, num_clients, seed, devices)
+        self.cohorts = None if cohorts is None else [[int(client) for client in cohort] for cohort in cohorts]
         self.devices = devices
         self.cohort_size = self.participation.size
         self.client_sampler = self.participation.sampler if cohorts is None else None

@@ -143,7 +143,7 @@ def _numbered(row: Any) -> Any:
     """A sample with 0 for the name of its class: a collate makes tensors of numbers only."""
     if isinstance(row, Mapping):
         return {key: 0 if key in _LABELS else part for key, part in row.items()}
-    return type(row)((*row[:-1], 0))
+    return row._replace(**{row._fields[-1]: 0}) if hasattr(row, "_fields") else type(row)((*row[:-1], 0))
 
 
 def _of_dict(sample: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

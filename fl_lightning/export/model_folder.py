@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
+from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign, is_lost_accuracy
 from fl_lightning.checks.extras import needing_extra
 from fl_lightning.data.scaling import InputRecord, recorded_inputs
 from fl_lightning.functional.aggregation import State
@@ -145,7 +145,8 @@ def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, t
             shown += f", {before:.4f} before: forgetting {before - measured[name]:z.4f}"
         rows.append((f"accuracy on {name.split('/')[1]}", shown))
     for name in sorted(name for name in measured if name.startswith("forgetting/")):
-        rows.append((forgetting_name(name), f"{forgetting_sign(name) * measured[name]:z.4f}, positive is forgetting"))
+        sense = ", positive is forgetting" if is_lost_accuracy(name) else ""
+        rows.append((forgetting_name(name), f"{forgetting_sign(name) * measured[name]:z.4f}{sense}"))
     table = "\n".join(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)
     return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{_usage(method, weights)}\n"
 

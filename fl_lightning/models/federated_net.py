@@ -66,9 +66,11 @@ class UnbuiltNet(nn.Module):
         with seeded_layers(seed, -1, -1, "initial weights", torch.get_default_device()):
             try:
                 return self._build(input_shape, num_classes)
-            except (RuntimeError, TypeError, OverflowError) as error:
+            except (RuntimeError, TypeError, KeyError, OverflowError) as error:
                 takes = ": a net class takes (input_shape, num_classes)" if "positional argument" in str(error) else ""
                 reason = f"{first_line(error)}{takes}"
+                if not all(isinstance(side, int) for side in input_shape):
+                    reason = f"the data gives several tensors a sample, choose a net that takes them ({reason})"
                 raise ValueError(f"model.net cannot be built for inputs of shape {input_shape}: {reason}") from error
 
 

@@ -40,11 +40,13 @@ class ProcessGroup(Ranks):
         if self.size == 1:
             return [*outgoing]
         device = torch.device("cpu") if "gloo" in dist.get_backend() else self._strategy.root_device
-        rows = [to_bytes(part).to(device) for part in outgoing]
-        sizes = torch.tensor([len(row) for row in rows], device=device)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        once = {id(outgoing[rank]): outgoing[rank] for rank in others}  # all of them, if all get the same
+        written = {part: to_bytes(packed).to(device) for part, packed in once.items()}
+        rows = {rank: written[id(outgoing[rank])] for rank in others}
+        sizes = torch.tensor([len(rows[rank]) if rank in rows else 0 for rank in range(self.size)], device=device)
         of_all = [torch.empty_like(sizes) for _ in range(self.size)]
         dist.all_gather(of_all, sizes)
-        others = [rank for rank in range(self.size) if rank != self.rank]
         received = {rank: torch.empty(int(of_all[rank][self.rank]), dtype=torch.uint8, device=device) for rank in others}
         sent = [dist.P2POp(dist.isend, rows[rank], rank) for rank in others if len(rows[rank])]
         awaited = [dist.P2POp(dist.irecv, row, rank) for rank, row in received.items() if len(row)]

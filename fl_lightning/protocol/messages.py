@@ -156,8 +156,8 @@ def _nested(packed: Packed) -> dict[str, Any]:
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value.detach()
-    elif type(value) in _NUMBERS:
-        yield path, torch.tensor(value, dtype=_NUMBERS[type(value)])
+    elif (kind := next((kind for kind in _NUMBERS if isinstance(value, kind)), None)) is not None:  # bool, an int, comes first
+        yield path, torch.tensor(value, dtype=_NUMBERS[kind])
     elif value is not None:
         before = f"{path}/" if path else ""
         parts = _parts(value)

@@ -52,9 +52,10 @@ def cohort(log: Log, round: int) -> list[int] | None:
 
 
 def class_names(log: Log) -> list[str]:
-    """Names of the classes whose accuracy was logged, in their order."""
+    """Names of the classes whose accuracy was logged: in the order of the labels if the record has them, else as logged."""
     prefix = "class_accuracy/"
-    return [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
+    found = [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
+    return sorted(found, key=log.classes.index) if set(found) <= set(log.classes) else found
 
 
 def class_curves(log: Log, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

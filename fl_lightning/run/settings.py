@@ -264,8 +264,7 @@ def _arguments(kind: type) -> dict[str, None]:
 
 def described(key: str, value: Any) -> Settings:
     """A value as plain containers; objects by class and options, under the keys of the command line."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = _plain(value)
     if value is None or isinstance(value, bool | int | float | str):
         return {key: value}
     if isinstance(value, Path):
@@ -276,7 +275,7 @@ def described(key: str, value: Any) -> Settings:
         return {name: part for child, inner in value.items() for name, part in described(f"{key}.{child}", inner).items()}
     if isinstance(value, Sequence):
         if all(part is None or isinstance(part, bool | int | float | str | Sequence) for part in value):
-            return {key: [list(part) if isinstance(part, tuple) else part for part in value]}
+            return {key: [*value]}
         kinds = {key: [_name(type(part)) for part in value]}
         return kinds | {n: part for i, inner in enumerate(value) for n, part in described(f"{key}.{i}", inner).items()}
     if callable(value) and hasattr(value, "__qualname__"):
@@ -286,6 +285,13 @@ def described(key: str, value: Any) -> Settings:
         options |= {name: kept for name, kept in vars(value).items() if isinstance(kept, bool | int | float | str | None)}
     parts = (described(f"{key}.{name}", option) for name, option in options.items())
     return {key: _name(type(value))} | {name: inner for part in parts for name, inner in part.items()}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, which a checkpoint can hold, and tuples as lists; in lists, too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _optimizers(method: FederatedAlgorithm) -> Settings:

@@ -85,11 +85,12 @@ def parse_seeds(text: str) -> list[int]:
         ValueError: if there is none, or one is not a whole number of at least 0, or is given twice.
     """
     cure = "give how many, --seeds 3, or which, --seeds 1,2,5 or --seeds [7]"
-    inner = text.strip().removeprefix("[").removesuffix("]")
+    listed = re.fullmatch(r"\[(.*)\]", text.strip())
+    inner = listed[1] if listed else text
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", inner):
         raise ValueError(f"--seeds is {text}: {cure}")
     seeds = [int(part) for part in inner.split(",")]
-    if inner == text.strip() and len(seeds) == 1:
+    if not listed and len(seeds) == 1:
         check_range("--seeds", seeds[0], at_least=1, hint=cure)
         return list(range(1, seeds[0] + 1))
     if twice := _repeated([str(seed) for seed in seeds]):

@@ -145,3 +145,5 @@ def test_rows_of_the_table(capsys, monkeypatch):
         ["2 more clients left out", "see clients_left_out in results.json"],
     ]
     assert "Positive forgetting is a loss of accuracy." in out
+    _print_table(results | {"newest_forgetting": {"forgetting/loss_after": 0.5}})
+    assert "Positive" not in capsys.readouterr().out

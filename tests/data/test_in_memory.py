@@ -1,5 +1,7 @@
 """Federations from arrays, data frames and torch's datasets."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 import torch
@@ -280,13 +282,15 @@ def test_samples_that_are_dicts_become_one_batch():
 
 
 def test_names_of_classes_do_not_reach_a_collate():
-    """It gets numbers in their place, in dicts and in pairs; the classes keep their names."""
+    """It gets numbers in their place, in dicts and in pairs, named ones too; the classes keep their names."""
 
     def pairs(samples):
         return torch.stack([x for x, _ in samples]), torch.tensor([target for _, target in samples])
 
     dicts = Pairs({"input_ids": [4, 5], "label": "good"}, {"input_ids": [6], "label": "bad"})
-    for dataset, collate in ((dicts, padded), (Pairs((X[0], "good"), (X[1], "bad")), pairs)):
+    named = namedtuple("Named", "x target")
+    in_pairs = (Pairs(*(kind(*pair) for pair in ((X[0], "good"), (X[1], "bad")))) for kind in (lambda *pair: pair, named))
+    for dataset, collate in ((dicts, padded), *((dataset, pairs) for dataset in in_pairs)):
         data = from_dataset(dataset, [[0, 1]], dataset, collate=collate)
         data.setup()
         assert data.classes == ("bad", "good")

@@ -11,6 +11,7 @@ from torch import nn
 from fl_lightning import FedAvg, FedReg, Trainer
 from fl_lightning.data import from_arrays
 from fl_lightning.functional.fisher import empirical_fisher
+from fl_lightning.models import CNN2, MLP, CharacterTransformer
 from fl_lightning.models.foreign_net import accept_foreign
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -149,6 +150,14 @@ def test_methods_of_one_tensor_refuse_several():
     """FedReg climbs on the inputs."""
     with pytest.raises(ValueError, match="data.source gives several tensors a sample, but FedReg"):
         fitted(FedReg(made("in order")), federation("in order"))
+
+
+@pytest.mark.parametrize("build", [MLP, CNN2, partial(CharacterTransformer, width=4, heads=1)])
+@pytest.mark.parametrize("inputs", [{"a": IDS}, {"a": IDS, "b": IDS, "c": IDS}, (IDS, IDS, IDS)])
+def test_nets_of_one_tensor_refuse_several(build, inputs):
+    """Whether a shape is counted, compared or multiplied: one line with the shapes."""
+    with pytest.raises(ValueError, match="^model.net .*(the data gives several tensors a sample, choose|the data gives shape)"):
+        fitted(FedAvg(build), from_arrays(inputs, TARGETS, [[0, 1, 2], [3, 4, 5]]))
 
 
 def test_a_net_that_takes_other_names_is_refused():

@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -98,6 +99,12 @@ def test_paths_are_names_that_can_be_read():
     assert "broadcast/variate/a~1b" in packed
     assert (packed["round"].dtype, packed["round"].item(), packed["sends"].item()) == (torch.int64, 3, True)
     assert "max_steps" not in packed
+
+
+def test_a_number_of_numpy_is_packed_as_pythons():
+    """A weight that is the mean of an array."""
+    reply = Reply(1, 0, torch.zeros(1), torch.zeros(1), weight=np.float64(2.5))
+    assert unpack(Reply, pack(reply)).weight == 2.5
 
 
 def test_weights_that_require_gradients_are_packed_without():

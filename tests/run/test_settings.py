@@ -4,6 +4,7 @@ import inspect
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -18,7 +19,7 @@ import fl_lightning
 from fl_lightning import FedAvg, FederatedDataModule, FederatedModule, FedPer, FedProx, tasks
 from fl_lightning.command_line import cli
 from fl_lightning.data import IID, Shards, from_arrays
-from fl_lightning.losses import TruncatedCrossEntropy
+from fl_lightning.losses import TruncatedCrossEntropy, WeightedCrossEntropy
 from fl_lightning.models import MLP
 from fl_lightning.state.atomic_files import atomic_save
 
@@ -418,3 +419,18 @@ def test_numbers_of_numpy_are_numbers(fit, toy_data, tmp_path):
     fit(method(2), toy_data(), 2, tmp_path / "cut.ckpt")
     with pytest.raises(ValueError, match="model.local_steps is 3, 2 in the run"):
         fit(method(3), toy_data(), 2, tmp_path / "cut.ckpt")
+
+
+def test_numbers_of_numpy_in_lists_are_numbers(fit, toy_data, tmp_path):
+    """As of a draw of cohorts: the checkpoint can be read, and a run with other past cohorts is another run."""
+    drawn = np.array([[0, 1], [1, 2]])
+
+    def method():
+        return FedAvg(
+            partial(MLP, hidden=[*np.array([5])]), loss=WeightedCrossEntropy(np.array([1.0, 2.0, 3.0])), local_steps=1
+        )
+
+    fit(method(), toy_data(cohorts=[*map(list, drawn)]), 1).save_checkpoint(tmp_path / "cut.ckpt")
+    fit(method(), toy_data(cohorts=[*drawn]), 2, tmp_path / "cut.ckpt")
+    with pytest.raises(ValueError, match="data.cohorts"):
+        fit(method(), toy_data(cohorts=[[0, 2], [1, 2]]), 2, tmp_path / "cut.ckpt")

@@ -66,7 +66,7 @@ def test_seeds_are_a_number_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "", "1,", "1,a", "1.5", "1,1", "[]"])
+@pytest.mark.parametrize("text", ["0", "-1", "", "1,", "1,a", "1.5", "1,1", "[]", "[3", "3]"])
 def test_what_are_no_seeds_is_refused(text):
     with pytest.raises(ValueError, match="--seeds"):
         parse_seeds(text)

@@ -1,9 +1,11 @@
 """Heatmaps of a run in a round, against numbers by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from fl_lightning.report.log import thinned
+from fl_lightning.report.log import Curve, Log, thinned
 from fl_lightning.report.runs import Run, read_run
 from fl_lightning.watch.heatmaps import heatmap, measured_rounds
 
@@ -70,6 +72,15 @@ def test_classes_over_rounds(run):
     assert (shown.rows, shown.columns, shown.clients) == (["cat", "a\\nb"], ["1", "2"], None)
     assert shown.values.tolist() == [[0.0, 0.5], [0.25, 0.5]]
     assert np.array_equal(heatmap(run, "classes", 5).values[:, 3], [np.nan, 1.0], equal_nan=True)  # the first is missing
+
+
+def test_a_class_that_is_measured_later_keeps_its_name():
+    """Its scalar comes last in the record, and its label first."""
+    scalars = {name: Curve(np.array([round]), np.array([value])) for name, round, value in (("b", 1, 0.5), ("a", 2, 0.25))}
+    log = Log({f"class_accuracy/{name}": curve for name, curve in scalars.items()}, classes=["a", "b"])
+    shown = heatmap(Run(Path(), {}, {}, log), "classes", 2)
+    assert shown.rows == ["a", "b"]
+    assert np.array_equal(shown.values, [[np.nan, 0.25], [0.5, np.nan]], equal_nan=True)
 
 
 def test_who_took_part_over_rounds(write_run):
