@@ -3,8 +3,7 @@
 import ast
 import sys
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from lazy_loader import attach
@@ -70,8 +69,7 @@ class _TopLevelFolders(MetaPathFinder):
         package, _, folder = name.partition(".")
         if package != __name__ or folder not in ("callbacks", "configs"):
             return None
-        where = _HERE.parent / folder
-        return spec_from_file_location(name, where / "__init__.py", submodule_search_locations=[str(where)])
+        return PathFinder.find_spec(name, [str(_HERE.parent)])
 
 
 if not (_HERE / "callbacks").is_dir():

@@ -42,9 +42,6 @@ class _WithoutChance(Augmentation):
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         return self.evaluate(images)
 
-    @abstractmethod
-    def evaluate(self, images: Tensor) -> Tensor: ...
-
 
 class RandomCrop(Augmentation):
     """Pad with black on all sides, then cut out a part at a random offset, a separate one for each image.

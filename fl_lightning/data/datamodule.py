@@ -349,11 +349,10 @@ def _check_settings(data: FederatedDataModule) -> None:
 
 def test_is_due(data: FederatedDataModule) -> bool:
     """Whether the test set is evaluated at the present round of a fit."""
-    trainer = data.trainer
-    if trainer is None or trainer.state.fn != "fit":
+    trainer, every = data.trainer, data.evaluation.monitor_test
+    if trainer is None or trainer.state.fn != "fit" or every == 0 or "test" not in data.evaluation.names:
         return False
-    round = trainer.global_step
-    return data.evaluation.test_is_due(round, trainer.should_stop or round == trainer.max_steps)
+    return trainer.global_step % every == 0 or trainer.should_stop or trainer.global_step == trainer.max_steps
 
 
 def _loader(data: FederatedDataModule, name: EvaluationName, due: Callable[[], bool]) -> EvaluationBatches:

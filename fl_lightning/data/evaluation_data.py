@@ -44,11 +44,6 @@ class EvaluationData:
         """Whether a fit evaluates the global test set at all."""
         return self.has_test and self.monitor_test > 0
 
-    def test_is_due(self, round: int, is_last: bool) -> bool:
-        """Whether a fit evaluates test samples after a round."""
-        monitors = self.monitor_test > 0 and "test" in self.names
-        return monitors and (round % self.monitor_test == 0 or is_last)
-
     def loader(
         self, name: EvaluationName, batch_size: int, due: Callable[[], bool], rank: int, world_size: int
     ) -> EvaluationBatches:

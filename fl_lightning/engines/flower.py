@@ -102,7 +102,7 @@ class FlowerEngine(Engine):
         for position, request in requests.items():
             packed = replies.get(request.client)
             reply = self._lost(request) if packed is None else unpack(Reply, {path: t.to(device) for path, t in packed.items()})
-            share.book(position, booked(self.method, reply), partial(_model, reply))
+            share.book(position, booked(self.method, reply), partial(model_of, reply))
 
     def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> Rehearsal:
         """Nothing: the sites show their settings before, and states of clients take no space here."""
@@ -134,7 +134,7 @@ class FlowerEngine(Engine):
         return Reply(request.round, request.client, nan, no, state=state, bytes_down=self.traffic.down(request))
 
 
-def _model(reply: Reply) -> State:
+def model_of(reply: Reply) -> State:
     """The model of the client that made a reply, in the memory of the reply; empty if it made none."""
     sent = [reply.upload[part].tensors for part in ("weights", "buffers") if part in reply.upload]
     return {name: tensor for tensors in (*sent, reply.model) for name, tensor in tensors.items()}

@@ -5,6 +5,7 @@ and initial weights after Zhang, Dauphin, Ma, "Fixup Initialization: Residual Le
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
@@ -44,7 +45,7 @@ class ResNet9(Network):
             raise ValueError(f"model.net.norm_groups is {norm_groups}, must be a divisor of model.net.width, which is {width}")
         cure = "use CNN2 or add fl_lightning.data.Pad to data.augment"
         channels, rows, columns = image_shape("ResNet9", input_shape, 32, cure=cure)
-        conv = _ScaledConv if norm_groups is None else partial(_NormedConv, norm_groups)
+        conv = _ScaledConv if norm_groups is None else partial(_normed_conv, norm_groups)
         block = _Block if norm_groups is None else partial(_NormedBlock, norm_groups)
         # ReLU after the pooling gives the same bits, from a quarter of the entries.
         self.features = nn.Sequential(
@@ -111,16 +112,10 @@ class _Block(nn.Module):
         return F.relu(inputs + self.conv2(hidden))
 
 
-class _NormedConv(nn.Module):
+def _normed_conv(norm_groups: int, fan_in: int, fan_out: int) -> nn.Sequential:
     """A 3x3 convolution and its norm."""
-
-    def __init__(self, norm_groups: int, fan_in: int, fan_out: int) -> None:
-        super().__init__()
-        self.conv = _conv3x3(fan_in, fan_out, std=_std(fan_out))
-        self.norm = nn.GroupNorm(norm_groups, fan_out)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.norm(self.conv(inputs))
+    conv = _conv3x3(fan_in, fan_out, std=_std(fan_out))
+    return nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(norm_groups, fan_out)))
 
 
 class _NormedBlock(nn.Module):
@@ -128,8 +123,8 @@ class _NormedBlock(nn.Module):
 
     def __init__(self, norm_groups: int, channels: int) -> None:
         super().__init__()
-        self.conv1 = _NormedConv(norm_groups, channels, channels)
-        self.conv2 = _NormedConv(norm_groups, channels, channels)
+        self.conv1 = _normed_conv(norm_groups, channels, channels)
+        self.conv2 = _normed_conv(norm_groups, channels, channels)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return F.relu(inputs + self.conv2(F.relu(self.conv1(inputs))))

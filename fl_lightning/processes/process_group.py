@@ -32,9 +32,6 @@ class ProcessGroup(Ranks):
     def sum(self, tensor: Tensor) -> Tensor:
         return self._strategy.reduce(tensor, reduce_op="sum")  # pyright: ignore[reportReturnType]
 
-    def gather(self, part: Packed) -> list[Packed]:
-        return self.exchange([part] * self.size)
-
     def exchange(self, outgoing: Sequence[Packed]) -> list[Packed]:
         """Send bytes from process to process, after their numbers to all."""
         if self.size == 1:

@@ -33,20 +33,14 @@ class OwnSamples(FederatedSplit):
         return shards_of_parts(train, validation, counted, classes, test)
 
 
-class OwnData(FederatedDataModule):
-    """A data module with a source that has only the samples of one client, :attr:`client`."""
+def own_data(client: int) -> type[FederatedDataModule]:
+    """The class of a data module with a source that has only one client's samples, since configs build data from a class."""
 
-    client: int
-    """Its index in the federation."""
+    class OwnData(FederatedDataModule):
+        def setup(self, stage: str | None = None) -> None:
+            """Read the source and give all of its training samples to the client; a second call does nothing."""
+            split = self.split
+            self.split = OwnSamples(IID(), split.num_clients, split.public_size, split.seed, client)
+            super().setup(stage)
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read the source and give all of its training samples to the client; a second call does nothing."""
-        split = self.split
-        if not isinstance(split, OwnSamples):
-            self.split = OwnSamples(IID(), split.num_clients, split.public_size, split.seed, self.client)
-        super().setup(stage)
-
-
-def own_data(client: int) -> type[OwnData]:
-    """The class of one client's data module, since configs build data from the arguments of a class."""
-    return type("OwnData", (OwnData,), {"client": client})
+    return OwnData

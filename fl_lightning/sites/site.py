@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.engines.flower import model_of
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.functional.aggregation import State
@@ -78,13 +79,7 @@ class Site:
 
     def _unsent(self, reply: Reply) -> State:
         """Weights and buffers of the client's model that its upload does not have as they are."""
-        model = self._engine.used_model(self._engine.working_state, reply.state)
-        sent = {
-            name: tensor
-            for part in ("weights", "buffers")
-            if part in reply.upload
-            for name, tensor in reply.upload[part].tensors.items()
-        }
+        model, sent = self._engine.used_model(self._engine.working_state, reply.state), model_of(reply)
         return {name: tensor for name, tensor in model.items() if name not in sent or not tensor.equal(sent[name])}
 
     def _evaluate(self, packed: Packed) -> RecordDict:
