@@ -112,7 +112,7 @@ class FedReg(FederatedModule):
                 )
         for name, layer in self.net.named_modules():
             uses_more = isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
-            if uses_more and getattr(layer, "p", 1) > 0:
+            if uses_more and layer.training and getattr(layer, "p", 1) > 0:  # a frozen BatchNorm does not train
                 raise ValueError(
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"

@@ -404,6 +404,24 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+def test_a_frozen_batch_norm_is_a_constant(tiny, engine):
+    """With the statistics that it has, mean 0 and variance 1, it is a division."""
+
+    class Divide(nn.Linear):
+        def forward(self, inputs):
+            return inputs / (1 + 1e-5) ** 0.5
+
+    class Wrapped(FedReg):
+        def __init__(self, net, first, **common):
+            super().__init__(nn.Sequential(first, net).double(), trained=["1.*"], **common)
+
+    found, expected = (
+        tiny.train(Wrapped, norm=False, engine=engine, first=first).net[1] for first in (nn.BatchNorm1d(3), Divide(1, 1))
+    )
+    tiny.assert_same(found, expected)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
 def test_a_rate_of_0_moves_nothing(tiny, engine):
     """After round 2, of two clients at a rate of 0, the weights are those after round 1, bit for bit, and no client is lost."""
     schedule = {"client_lr_scheduler": lambda one: LambdaLR(one, lambda past: float(past == 0))}
