@@ -403,7 +403,7 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
     train(nn.Dropout(0.0))
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized", "captured"])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 def test_a_frozen_batch_norm_is_a_constant(tiny, engine):
     """With the statistics that it has, mean 0 and variance 1, it is a division."""
 
