@@ -38,8 +38,8 @@ class ProcessGroup(Ranks):
             return [*outgoing]
         device = torch.device("cpu") if "gloo" in dist.get_backend() else self._strategy.root_device
         others = [rank for rank in range(self.size) if rank != self.rank]
-        once = {id(outgoing[rank]): outgoing[rank] for rank in others}  # all of them, if all get the same
-        written = {part: to_bytes(packed).to(device) for part, packed in once.items()}
+        once = {id(outgoing[rank]): outgoing[rank] for rank in others}  # one message, if all get the same
+        written = {key: to_bytes(packed).to(device) for key, packed in once.items()}
         rows = {rank: written[id(outgoing[rank])] for rank in others}
         sizes = torch.tensor([len(rows[rank]) if rank in rows else 0 for rank in range(self.size)], device=device)
         of_all = [torch.empty_like(sizes) for _ in range(self.size)]

@@ -156,7 +156,8 @@ def _nested(packed: Packed) -> dict[str, Any]:
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value.detach()
-    elif (kind := next((kind for kind in _NUMBERS if isinstance(value, kind)), None)) is not None:  # bool, an int, comes first
+    elif isinstance(value, tuple(_NUMBERS)):  # NumPy's float64 is a float
+        kind = next(kind for kind in _NUMBERS if isinstance(value, kind))  # bool is the first: it is an int, too
         yield path, torch.tensor(value, dtype=_NUMBERS[kind])
     elif value is not None:
         before = f"{path}/" if path else ""

@@ -52,7 +52,7 @@ def cohort(log: Log, round: int) -> list[int] | None:
 
 
 def class_names(log: Log) -> list[str]:
-    """Names of the classes whose accuracy was logged: in the order of the labels if the record has them, else as logged."""
+    """Names of the classes with a logged accuracy: in the order of the labels if the record has them, else as logged."""
     prefix = "class_accuracy/"
     found = [name.removeprefix(prefix) for name in log.scalars if name.startswith(prefix)]
     return sorted(found, key=log.classes.index) if set(found) <= set(log.classes) else found

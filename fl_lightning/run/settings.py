@@ -288,7 +288,7 @@ def described(key: str, value: Any) -> Settings:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, which a checkpoint can hold, and tuples as lists; in lists, too."""
+    """NumPy's numbers as Python's, which a checkpoint can hold, and tuples as lists, at any depth."""
     if isinstance(value, np.generic):
         return value.item()
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

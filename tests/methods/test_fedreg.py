@@ -407,7 +407,7 @@ def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
 def test_a_frozen_batch_norm_is_a_constant(tiny, engine):
     """With the statistics that it has, mean 0 and variance 1, it is a division."""
 
-    class Divide(nn.Linear):
+    class Divide(nn.Linear):  # which has weights to freeze, too
         def forward(self, inputs):
             return inputs / (1 + 1e-5) ** 0.5
 
@@ -418,6 +418,7 @@ def test_a_frozen_batch_norm_is_a_constant(tiny, engine):
     found, expected = (
         tiny.train(Wrapped, norm=False, engine=engine, first=first).net[1] for first in (nn.BatchNorm1d(3), Divide(1, 1))
     )
+    tiny.assert_moved(found)
     tiny.assert_same(found, expected)
 
 
