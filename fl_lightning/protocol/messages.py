@@ -157,7 +157,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value.detach()
     elif isinstance(value, tuple(_NUMBERS)):  # NumPy's float64 is a float
-        kind = next(kind for kind in _NUMBERS if isinstance(value, kind))  # bool is the first: it is an int, too
+        kind = bool if isinstance(value, bool) else int if isinstance(value, int) else float
         yield path, torch.tensor(value, dtype=_NUMBERS[kind])
     elif value is not None:
         before = f"{path}/" if path else ""
