@@ -52,7 +52,7 @@ def check_weight(what: str, weight: float) -> None:
         ValueError: if it is neither 0 nor of a size that sums in float64 can hold.
     """
     if not isinstance(weight, int | float):
-        raise TypeError(f"{what} {weight!r}, must be a number")
+        raise TypeError(f"{what} {weight!r}, must be a number: give float(...)")
     if weight != 0 and not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
         raise ValueError(f"{what} {weight}, must be 0 or from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}")
 
@@ -150,7 +150,8 @@ class Sums(Reduction):
 
     def keep(self, client: int, gathered: dict[str, State]) -> None:
         """Copy a client's gathered uploads, by name."""
-        self.gathered_tensors[client] = {n: {k: tensor.clone() for k, tensor in p.items()} for n, p in gathered.items()}
+        copies = {n: {k: tensor.detach().clone() for k, tensor in part.items()} for n, part in gathered.items()}
+        self.gathered_tensors[client] = copies
 
     def _reserve(self, layouts: dict[str, Layout]) -> None:
         """Allocate sums for new names."""

@@ -14,7 +14,8 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
     """Weighted mean of state dicts, name by name: the server's step in FedAvg (McMahan et al., AISTATS 2017, Algorithm 1).
 
     ``sum_k weights[k] * states[k] / sum_k weights[k]``, accumulated in float64 and cast back to each tensor's dtype. Integer
-    tensors (BatchNorm's ``num_batches_tracked``) are averaged in the same way and truncated.
+    tensors (BatchNorm's ``num_batches_tracked``) are averaged in the same way and truncated; a boolean is true if its mean is
+    above one half.
 
     Args:
         states: at least one dict; all with the same names and shapes.
@@ -48,7 +49,7 @@ def weighted_average(states: Sequence[State], weights: Sequence[float] | Tensor)
 
 
 def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 mean in the dtype of the averaged tensors; integers are truncated.
+    """A float64 mean in the dtype of the averaged tensors; integers are truncated, and a boolean is true above one half.
 
     A mean that misses an integer only by rounding is that integer: ten counters of 7 average to 7, not to 6.
 
@@ -59,6 +60,8 @@ def cast_mean(mean: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if dtype.is_floating_point:
         return mean.to(dtype)
+    if dtype == torch.bool:
+        return mean > 0.5
     nearest = mean.round()
     return torch.where((mean - nearest).abs() < 1e-6, nearest, mean).to(dtype)
 

@@ -13,6 +13,11 @@ from fl_lightning.functional.aggregation import less_mean
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
+def test_a_boolean_is_what_more_than_half_of_the_weights_say():
+    states = [{"mask": torch.tensor([True, True])}, {"mask": torch.tensor([False, True])}]
+    assert weighted_average(states, [1, 9])["mask"].tolist() == [False, True]
+
+
 def test_weighted_average_by_hand():
     """Weights 1 and 3 of (1, 2) and (5, -2): (1 + 15)/4 = 4 and (2 - 6)/4 = -1; a scalar 0 and 8 gives 6."""
     states = [{"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.0)}, {"w": torch.tensor([5.0, -2.0]), "b": torch.tensor(8.0)}]

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fl_lightning import FedAvg
 from fl_lightning.robustness import RFA, Aggregation, CenteredClipping, CoordinateMedian, Krum, TrimmedMean
 
 
@@ -167,3 +168,13 @@ def test_values_out_of_range_are_refused(make, message):
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("rule", [CoordinateMedian(), RFA(), CenteredClipping()])
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_running_statistics_keep_no_graph(fit, toy_data, engine, rule):
+    """The shares of some rules are functions of the clients' weights: a graph would keep the models of all rounds."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
+    method = FedAvg(net, aggregation=rule, engine=engine)
+    fit(method, toy_data(cohorts=[[0, 1, 2]] * 2), 2, precision="64-true")
+    assert not any(buffer.requires_grad for buffer in method.net.buffers())
