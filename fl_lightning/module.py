@@ -41,6 +41,7 @@ from fl_lightning.protocol.hooks import warn_of_misspelt
 from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
+from fl_lightning.run.monitors import Monitors, check_monitors, monitored
 from fl_lightning.run.record import RunRecord, run_folder
 from fl_lightning.run.refused_data import (
     check_aggregation,
@@ -57,7 +58,7 @@ from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.run.server_step import ServerStep
 from fl_lightning.run.settings import RunSettings
 from fl_lightning.run.stored_states import StoredStates
-from fl_lightning.run.trainer_settings import averages_of, check_trainer, monitored
+from fl_lightning.run.trainer_settings import averages_of, check_trainer
 from fl_lightning.run.training_scalars import is_logged, training_scalars
 from fl_lightning.run.warm_start import check_same_net, take_initial_weights
 from fl_lightning.state.checkpoint import LAYOUT, PROGRESS, AtomicCheckpointIO, read_checkpoint
@@ -253,6 +254,8 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             TypeError: if the trainer was given no data module, or one of another kind.
         """
         check_trainer(self.trainer)
+        if self.trainer.state.fn == "fit":
+            check_monitors(self.trainer)
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
@@ -271,7 +274,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.lost_rounds.begin()
         record = RunRecord()
         record.open(self.trainer, run_folder(self.trainer, self.run_folder))  # Lightning's next step makes event files
-        return [self.evaluation, record]
+        return [self.evaluation, Monitors(), record]
 
     def configure_model(self) -> None:
         """Build the net from the data's shape and classes, with initial weights from the seed."""

@@ -186,40 +186,6 @@ def check_trainer(trainer: Trainer) -> None:
         _check_cadence(0)
     if getattr(trainer._accelerator_connector, "_layer_sync", None) is not None:  # the strategy of one process has none
         raise ValueError("trainer.sync_batchnorm is True, which would mix the clients of different processes: leave it out")
-    _check_monitors(trainer)
-
-
-def _check_monitors(trainer: Trainer) -> None:
-    """Lightning compares the newest value at every evaluation, also where the test set was not evaluated again."""
-    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    validates = getattr(data, "has_validation", True) and trainer.limit_val_batches != 0  # pyright: ignore
-    if not validates and (names := sorted(name for name in monitored(trainer) if name.startswith("val/"))):
-        raise ValueError(
-            f"trainer.callbacks has a monitor of {names[0]}, but no round evaluates clients' validation parts: set "
-            "data.val_fraction above 0, and leave out trainer.limit_val_batches"
-        )
-    for callback in callbacks_of(trainer):
-        if isinstance(callback, EarlyStopping) and callback.strict and callback.monitor.startswith("forgetting/"):
-            raise ValueError(
-                f"trainer.callbacks has EarlyStopping of {callback.monitor}, which the untrained model does not have: give it "
-                "strict=False"
-            )
-    every = getattr(data, "monitor_test", 0)
-    interval = getattr(trainer, "val_check_interval", None) or 1  # a time is kept elsewhere
-    if every == 0 or isinstance(interval, float) or interval % every == 0:  # 1.0 is after the last round
-        return
-    for callback in callbacks_of(trainer):
-        monitor = callback.monitor if isinstance(callback, EarlyStopping | ModelCheckpoint) else None
-        if monitor is not None and monitor.startswith("test/"):
-            raise ValueError(
-                f"trainer.callbacks has {type(callback).__name__} of {monitor}, but data.monitor_test is {every}, so that not "
-                f"every evaluation has a test: set data.monitor_test to {interval}"
-            )
-
-
-def monitored(trainer: Trainer) -> set[str]:
-    """Names of the scalars by which callbacks stop the fit or choose checkpoints."""
-    return {one.monitor for one in callbacks_of(trainer) if isinstance(one, EarlyStopping | ModelCheckpoint) and one.monitor}
 
 
 def _checks_at_end(callback: EarlyStopping, trainer: Trainer) -> bool:
