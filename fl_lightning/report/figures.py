@@ -14,6 +14,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -27,7 +28,8 @@ from fl_lightning.report.safe_text import one_line
 from fl_lightning.report.study import Spread, Study
 
 INK, PAPER = "#010101", "#fefefe"
-_STYLES = (("o", "-"), ("s", "--"), ("D", ":"), ("^", "-."))  # of lines of one colour
+_MARKERS, _LINES = "osD^v<>PX*", ("-", "--", ":", "-.")  # of lines of one colour
+_MIXED_WITH = (("white", 0.0), ("white", 0.5), ("black", 0.5))  # for the first ten methods, the next ten and the rest
 _MOST_POINTS = 400  # of a drawn curve: more cannot be seen
 _MOST_COLUMNS = 100  # of a heatmap over rounds
 _FEW_POINTS = 20  # of a curve, which are marked: between distant ones a line shows nothing measured
@@ -62,10 +64,11 @@ class Palette:
             self[group]
 
     def __getitem__(self, group: Group) -> str:
-        method = group.label_without(RATE, *group.conditions)
-        if method not in self._methods:
-            self._methods.append(method)
-        return TEN_COLORS[self._methods.index(method) % len(TEN_COLORS)]
+        if group.named not in self._methods:
+            self._methods.append(group.named)
+        tens, one = divmod(self._methods.index(group.named), len(TEN_COLORS))
+        other, share = _MIXED_WITH[min(tens, len(_MIXED_WITH) - 1)]
+        return to_hex(tuple(np.average([to_rgb(TEN_COLORS[one]), to_rgb(other)], axis=0, weights=[1 - share, share])))
 
 
 def by_condition(
@@ -130,7 +133,7 @@ def draw_ablation(study: Study, key: str, name: str, families: Sequence[Sequence
     drawn: Counter[str] = Counter()  # lines of a colour
     for family in families:
         color = palette[family[0]]
-        marker, line = _STYLES[drawn[color] % len(_STYLES)]
+        marker, line = _MARKERS[drawn[color] % len(_MARKERS)], _LINES[drawn[color] % len(_LINES)]
         drawn[color] += 1
         values = [float(group.config[key]) for group in family]
         scores = [study.final_of(group) for group in family]

@@ -39,8 +39,9 @@ _BOOKKEEPING = (
     "model.engine",
     "model.client_state",
 )
-_KEPT = ("trainer.max_steps", "trainer.precision")  # of those
-_CALLBACK, _AVERAGING = re.compile(r"trainer\.callbacks\.\d+"), "WeightAveraging"
+_KEPT = ("trainer.max_steps", "trainer.precision", "trainer.limit_val_batches", "trainer.limit_test_batches")  # of those
+_CALLBACK = re.compile(r"trainer\.callbacks\.\d+")
+_OF_LEARNING = {"WeightAveraging": "averaging", "EarlyStopping": "early_stopping"}  # Lightning's callbacks that change a model
 _NAMES = {RATE: "lr", "trainer.max_steps": "rounds", "model.server_optimizer.lr": "server lr"}
 _PLAIN_LEARNERS = ("None", "TaskLearner", "ClassLearner")  # of tasks: they do nothing against forgetting
 _LONGEST = 40  # characters of a value in a label
@@ -74,6 +75,11 @@ class Group:
     def method(self) -> str:
         """The label without what belongs to the condition."""
         return self.label_without(*self.conditions)
+
+    @property
+    def named(self) -> str:
+        """The method without its learning rate, which can differ from condition to condition."""
+        return self.label_without(RATE, *self.conditions)
 
     @property
     def conditions(self) -> list[str]:
@@ -128,12 +134,13 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
 
 
 def identity(run: Run) -> dict[str, Hashable]:
-    """The config of the run's group; ``averaging`` is Lightning's callback that averages the weights over rounds."""
+    """The config of the run's group; callbacks that average weights or end the fit have a short key."""
     kept = {key: value for key, value in run.config.items() if key in _KEPT or not key.startswith(_BOOKKEEPING)}
-    for entry in (key for key, value in run.config.items() if _CALLBACK.fullmatch(key) and str(value).endswith(_AVERAGING)):
-        for key, value in run.config.items():
-            if f"{key}.".startswith(f"{entry}."):
-                kept[f"averaging{key.removeprefix(entry)}"] = value
+    for entry in filter(_CALLBACK.fullmatch, run.config):
+        for kind, name in _OF_LEARNING.items():
+            if str(run.config[entry]).endswith(kind):
+                below = (key for key in run.config if f"{key}.".startswith(f"{entry}."))
+                kept |= {f"{name}{key.removeprefix(entry)}": run.config[key] for key in below}
     return kept
 
 
@@ -256,7 +263,7 @@ def default_baseline(groups: Collection[Group], score: dict[str, float]) -> Grou
         added = any(group.config.get(f"model.{key}") is not None for key in ("aggregation", "hostile", "privacy"))
         added |= _class_name(group.config.get("model.server_optimizer", "SGD")) != "SGD"
         added |= bool(group.config.get("model.server_optimizer.momentum"))
-        plain = (not method.startswith("FedAvg"), loss != "CrossEntropy", tasks, added)
+        plain = (method != "FedAvg", not method.startswith("FedAvg"), loss != "CrossEntropy", tasks, added)
         return *plain, conditions.index(group.condition), -score[group.label]
 
     return min(groups, key=rank)

@@ -41,8 +41,9 @@ def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
         caption = (
             f"Up is more of the old knowledge, right more of the new: accuracy on {name} against {study.metric_name}, after "
             f"the last round. Means over seeds, bars of one standard deviation. Dotted: accuracy on {name} before round 1. "
-            "Dashed: nets between the initial and the final weights (WiSE-FT). "
         )
+        if any(len(_mixed(group, name)) for groups in shown.values() for group in groups):
+            caption += "Dashed: nets between the initial and the final weights (WiSE-FT). "
         figure = figures.by_condition(shown, draw, study.metric_name, f"accuracy on {name}")
         yield Drawing(f"knowledge_{name}", f"New knowledge against {name}", caption + figures.panels_note(shown), figure)
 
@@ -50,7 +51,8 @@ def planes(study: Study, palette: Palette) -> Iterator[Drawing]:
 def table(study: Study) -> Table:
     """New and old knowledge of each method, and what it forgot."""
     names = reference_sets(study)
-    groups = [group for group in study.finished if any(_on(group, name).values for name in names)]
+    measured = {f"reference/{name}/accuracy" for name in names}
+    groups = [group for group in study.finished if any(measured & run.log.scalars.keys() for run in group.runs)]
     columns, scores = [study.metric_name], [[_last(group, study.metric)] for group in groups]
     for name in names:
         columns += [f"accuracy on {name}", f"{name} before", f"forgetting of {name}"]

@@ -35,8 +35,9 @@ class Run:
     @property
     def finished(self) -> bool:
         """It came to ``trainer.max_steps``, or ended by itself before and wrote its results."""
-        last = self.log.last_round
-        return last >= self.config.get("trainer.max_steps", 0) or self.results.get("rounds") == last
+        last, rounds = self.log.last_round, self.config.get("trainer.max_steps", 0)
+        ended = self.results.get("rounds") == last and self.results.get("max_steps", rounds) == rounds  # else it is extended
+        return last >= rounds or ended
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -89,7 +90,8 @@ def run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             raise FileNotFoundError(f"RUNS has {path}, which is not a folder: give folders of runs, such as runs/digits_tce")
         for folder, inner, files in os.walk(path, onerror=skip):
             inner[:] = sorted(name for name in inner if name != "checkpoints")  # which may hold a file for each client
-            if {"config.yaml", SETTINGS_FILE, RECORD_FILE} & set(files):
+            of_sweep = Path(folder).name == "config" and (Path(folder).parent / "study.db").exists()
+            if {"config.yaml", SETTINGS_FILE, RECORD_FILE} & set(files) and not of_sweep:
                 found.setdefault(Path(folder).resolve(), Path(folder))
     return list(found.values()), remarks
 

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -101,14 +102,14 @@ def _spent(study: Study, palette: Palette) -> Iterator[Section]:
         yield Section("Time", tables=[costs.timing(study)])
 
 
-def _selection(study: Study, shown: dict[str, list[Group]]) -> str:
-    """A sentence where a figure shows only a part of the methods."""
-    count = sum(map(len, shown.values()))
-    if count == len(study.groups):
+def _selection(study: Study, shown: dict[str, list[Group]], *, finished: bool = True) -> str:
+    """A sentence where a figure shows only a part of the methods; with ``finished`` of those whose runs came to their end."""
+    count, groups = sum(map(len, shown.values())), study.finished if finished else study.groups
+    if count == len(groups):
         return ""
     rates = f"{study.rates_are}, " if study.rates_are else ""
     best = "the ten best of each condition, if all their runs logged it"
-    return f"The figure has {count} of {len(study.groups)} methods: {rates}{best}. "
+    return f"The figure has {count} of {len(groups)} methods: {rates}{best}. "
 
 
 def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
@@ -124,8 +125,9 @@ def _ablations(study: Study, palette: Palette) -> Iterator[Section]:
         if several:
             table = scores.ablation(study, key, name, several)
             figure = figures.draw_ablation(study, key, name, several[:_MOST_FAMILIES], palette)
-            caption = "Mean over seeds, bars of one standard deviation. "
-            caption += figures.runs_behind("point", [family[0] for family in several])
+            rates = f", {study.rates_are}" if key != RATE and study.rates_are else ""
+            caption = f"Mean over seeds{rates}, bars of one standard deviation. "
+            caption += figures.runs_behind("point", chain(*several[:_MOST_FAMILIES]))
             if len(several) > _MOST_FAMILIES:
                 caption += f" The first {_MOST_FAMILIES} of {len(several)} lines."
             yield Section(f"Ablation: {name}", [Drawing(table.name, f"Accuracy by {name}", caption, figure)], [table])
@@ -154,7 +156,7 @@ def _over_rounds(study: Study, palette: Palette, name: str, label: str, file: st
     shown = _drawn(study, name, finished=finished)
     sign = " Positive is forgetting." if "forgetting" in name else ""
     caption = f"{capitalised(label)}, mean over seeds; the band is ± one standard deviation, and there is none with one seed."
-    caption += f"{sign} {_selection(study, shown)}{figures.panels_note(shown)}"
+    caption += f"{sign} {_selection(study, shown, finished=finished)}{figures.panels_note(shown)}"
     both_signs = forgetting_sign(name) < 0  # what is learned from others is below 0, what is forgotten above
     figure = figures.by_condition(shown, draw, "round", label, zero_line=both_signs)
     return Drawing(file, f"{capitalised(label)} over rounds", caption, figure)

@@ -154,7 +154,7 @@ class Study:
         for group in self.at_best_rate(self.finished if finished else self.groups):
             conditions[group.condition].append(group)
         for condition, groups in conditions.items():
-            ranked = sorted(groups, key=lambda group: (group is not self.baseline, -self.final_of(group).mean))
+            ranked = sorted(groups, key=lambda group: (group.named != self.baseline.named, -self.final_of(group).mean))
             conditions[condition] = [group for group in groups if group in ranked[:_SHOWN]]
         return dict(conditions)
 

@@ -69,6 +69,7 @@ def config(seed: int, rounds: int, changes: dict) -> dict:
     if "data__tasks" in changes:
         data["tasks"] = {"class_path": f"fl_lightning.tasks.{changes.pop('data__tasks')}", "init_args": {"num_tasks": 2}}
     targets = changes.pop("targets", [])
+    limits = {key.removeprefix("trainer__"): changes.pop(key) for key in list(changes) if key.startswith("trainer__limit_")}
     trainer_callbacks = [{"class_path": path, "init_args": {"decay": 0.9}} for path in changes.pop("trainer__callbacks", [])]
     assert not changes, changes
     return {
@@ -78,6 +79,7 @@ def config(seed: int, rounds: int, changes: dict) -> dict:
             "devices": "auto",
             "default_root_dir": f"runs/seed_{seed}",
             "callbacks": trainer_callbacks,
+            **limits,
         },
         "model": model,
         "data": data,

@@ -227,3 +227,11 @@ def test_classes_that_arrive_in_another_order_are_not_averaged(write_run, tmp_pa
     report([tmp_path / "runs"], out=tmp_path / "report")
     page = (tmp_path / "report" / "report.md").read_text()
     assert "one run of each method, as classes arrive in another order with another seed. Runs behind each point: 1." in page
+
+
+def test_more_than_ten_methods_have_different_colours(write_run, study):
+    for number in range(25):
+        write_run(str(number), {1: 0.5}, model=f"Own{number}")
+    groups = study().groups
+    palette = figures.Palette(groups)
+    assert len({palette[group] for group in groups}) == 25

@@ -53,6 +53,11 @@ LABELS = [
         [{"trainer__callbacks": ["callbacks.Watcher"]}, {"trainer__callbacks": ["callbacks.EMAWeightAveraging"]}],
         ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, EMAWeightAveraging"],
     ),
+    (
+        [{}, {"trainer__callbacks": ["lightning.pytorch.callbacks.EarlyStopping"]}],
+        ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, EarlyStopping"],
+    ),
+    ([{}, {"trainer__limit_val_batches": 1}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, limit val batches 1"]),
     ([{}, {"model__trained": ["a.*", "b"]}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy, trained a.* b"]),
     # One short name, two classes.
     ([{"model": "FedAvg"}, {"model": "mine.FedAvg"}], ["FedAvg, CrossEntropy", "FedAvg, CrossEntropy (2)"]),

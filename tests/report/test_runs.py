@@ -42,10 +42,17 @@ def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("rounds", "results", "finished"),
-    [(5, None, True), (8, None, False), (8, {"rounds": 5}, True), (8, {"rounds": 3}, False)],
+    [
+        (5, None, True),
+        (8, None, False),
+        (8, {"rounds": 5}, True),
+        (8, {"rounds": 5, "max_steps": 8}, True),
+        (8, {"rounds": 3}, False),
+        (8, {"rounds": 5, "max_steps": 5}, False),
+    ],
 )
 def test_finished(write_run, rounds, results, finished):
-    """At max_steps; stopped; ended by itself after 5 of 8; prolonged after its results of round 3."""
+    """At max_steps; stopped; ended by itself after 5 of 8; prolonged after its results of round 3, or of the last one of 5."""
     folder = write_run("a", dict.fromkeys(range(1, 6), 0.5), rounds=rounds, results=results)
     ((run,), _) = read_runs([folder])
     assert run.finished is finished

@@ -229,3 +229,30 @@ def test_methods_are_shown_at_their_best_rate(write_run, study):
         write_run(f"a_{rate}", {1: value}, model__optimizer__lr=rate)
         write_run(f"b_{rate}", {1: 1 - value}, model__optimizer__lr=rate, model="FedProx")
     assert [group.label for group in study().shown()[""]] == ["FedAvg, CrossEntropy, lr 0.3", "FedProx, CrossEntropy, lr 0.1"]
+
+
+def test_the_default_baseline_is_no_class_with_a_longer_name(write_run, study):
+    for method, value in (("FedAvg", 0.5), ("FedAvgPlus", 0.75)):
+        write_run(method, {1: value}, model=method)
+    assert study().baseline.method == "FedAvg, CrossEntropy"
+
+
+def test_figures_have_the_baseline_under_every_condition(write_run, study):
+    """Of twelve methods it is the last under both; its rate differs."""
+    for alpha, rate in ((0.1, 0.1), (1.0, 0.3)):
+        for number in range(11):
+            write_run(f"{number}_{alpha}", {1: 0.5 + number / 100}, model=f"Own{number}", data__partition__alpha=alpha)
+        write_run(f"a_{alpha}", {1: 0.25}, data__partition__alpha=alpha, model__optimizer__lr=rate)
+    for groups in study().shown().values():
+        assert len(groups) == 10
+        assert "FedAvg, CrossEntropy" in [group.named for group in groups]
+
+
+def test_captions_count_runs_of_all_points_and_finished_methods(write_run, study):
+    """Two runs of one alpha, one of the other, and a method that has not come to its end."""
+    for seed, alpha in ((0, 0.1), (1, 0.1), (0, 1.0)):
+        write_run(f"a_{alpha}", {1: 0.5, 2: 0.5}, seed=seed, data__partition__alpha=alpha)
+    write_run("b", {1: 0.5}, rounds=2, model="FedProx")
+    drawn = {drawing.name: drawing for section in sections(study(), []) for drawing in section.drawings}
+    assert "Runs behind each point: 1 to 2." in drawn["ablation_alpha"].caption
+    assert "The figure has" not in drawn["accuracy"].caption
