@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from dataclasses import replace
 from multiprocessing.connection import Listener
 from pathlib import Path
@@ -117,3 +118,5 @@ def serve(site: Site, folder: Path) -> None:
                     send(connection, reply)
                 except (EOFError, BrokenPipeError, ConnectionResetError):  # of a ClientApp that was stopped
                     continue
+                except (ValueError, TypeError) as error:
+                    warnings.warn(f"a message at {path} is not a ClientApp's, and was left out: {error}", stacklevel=1)

@@ -34,7 +34,8 @@ class EnteredSweep:
 
     def __init__(self, settings: Settings, config: str, rounds: int, left_out: Collection[Run]) -> None:
         self.settings, self.study = settings, SweepStudy(settings.out, settings.prune, rounds // _WARM_UP)
-        self._config = settings.out / "config" / f"{Path(settings.config).stem}.yaml"
+        stored = next((settings.out / "config").glob("*.yaml"), None)  # the user may have renamed the file since
+        self._config = stored or settings.out / "config" / f"{Path(settings.config).stem}.yaml"
         description = described(settings, config)
         with self.study.lock:
             check_same(self.study.description, description, settings.out)

@@ -11,7 +11,8 @@ of hosts.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ with needing_extra("sweep", "fl-lightning sweep"):
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import FrozenTrial, Trial, TrialState
+    from sqlalchemy import URL
     from sqlalchemy.exc import DatabaseError
 
 _WAIT = 60  # seconds to wait for another worker that uses the database
@@ -62,6 +64,20 @@ class Claim:
     lock: FileLock
 
 
+@contextmanager
+def _held(lock: FileLock) -> Iterator[None]:
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise TimeoutError(
+            f"{lock.lock_file} has been held by another worker for {_WAIT} s, as while it queues many runs: repeat the command"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class SweepStudy:
     """The state of a sweep.
 
@@ -78,7 +94,7 @@ class SweepStudy:
     def __init__(self, out: Path, prune: bool = False, warm_up: int = 0) -> None:
         self.out = out
         out.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(out / "study.lock", timeout=_WAIT)  # other workers wait for it
+        self._lock = FileLock(out / "study.lock", timeout=_WAIT)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         median = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=warm_up)
         database = out / "study.db"
@@ -86,7 +102,7 @@ class SweepStudy:
             is_new = not database.exists()
             try:
                 self._storage = optuna.storages.RDBStorage(
-                    f"sqlite:///{database}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
+                    str(URL.create("sqlite", database=str(database))), engine_kwargs={"connect_args": {"timeout": _WAIT}}
                 )
                 self._runs = self._study("runs", pruner=median if prune else optuna.pruners.NopPruner())
             except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
@@ -100,6 +116,11 @@ class SweepStudy:
         return optuna.create_study(
             study_name=name, storage=self._storage, direction="maximize", load_if_exists=True, **settings
         )
+
+    @property
+    def lock(self) -> AbstractContextManager[None]:
+        """The lock of the folder, for which other workers wait; one that has it can take it again."""
+        return _held(self._lock)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """fl-lightning sweep before anything runs: bad input is one line, and another sweep's folder is left alone."""
 
+from pathlib import Path
+
 import pytest
 
 BASE = ["sweep", "--config", "digits_tce.yaml"]
@@ -75,8 +77,10 @@ def test_a_config_that_resumes_a_run_is_refused(refused, tmp_path):
 class Nothing:
     """A worker that leaves everything for later."""
 
-    def __init__(self, *_):
-        pass
+    config: Path  # of the newest one
+
+    def __init__(self, study, config, *_):
+        type(self).config = config
 
     def work(self):
         pass
@@ -127,6 +131,10 @@ def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
     in_another_order = [*command[:5], "--data.batch_size=8", "--trainer.max_steps=3"]
     code, out, _ = idle(*in_another_order, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")
     assert out.count("3 waiting") == 3
+    (tmp_path / "mine.yaml").rename(tmp_path / "renamed.yaml")
+    renamed = ["sweep", "--config", "renamed.yaml", *command[3:], "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3"]
+    assert idle(*renamed)[0] == 0
+    assert Nothing.config.read_text()  # the one that runs read, by its first name
     (tmp_path / "mine.yaml").write_text("base: digits_tce.yaml\nmodel: {init_args: {local_steps: 7}}\n")
     code, _, error = idle(*command, "--set", "model.optimizer.lr=0.1,0.3,1", "--seeds", "3")
     assert "holds a sweep of another config, or of this one before it was changed" in error

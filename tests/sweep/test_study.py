@@ -238,3 +238,17 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
     (tmp_path / "study.db").write_bytes(b"garbage" * 1000)
     with pytest.raises(ValueError, match=r"study.db cannot be read as a study: move it away, or give another --out"):
         SweepStudy(tmp_path)
+
+
+def test_any_name_of_a_folder(tmp_path):
+    """In an address of a database, % and ? have a meaning."""
+    for name in ("50%41", "what?x", "a#b c"):
+        SweepStudy(tmp_path / name).queue(RUNS)
+        assert (tmp_path / name / "study.db").is_file()
+        assert len(SweepStudy(tmp_path / name).records()) == len(RUNS)
+
+
+def test_a_worker_that_waits_too_long_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_lightning.sweep.study._WAIT", 0.1)
+    with SweepStudy(tmp_path).lock, pytest.raises(TimeoutError, match="another worker for 0.1 s, .*: repeat the command$"):
+        SweepStudy(tmp_path)
