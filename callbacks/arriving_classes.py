@@ -77,7 +77,7 @@ class ArrivingClasses(FederatedCallback):
         nearest = module.tasks.nearest_mean_logits(data.evaluation.test_inputs())
         if nearest is not None:
             scalars["tasks/nearest_mean_accuracy"] = (nearest.argmax(dim=1) == targets).double().mean()
-        module.log_round(scalars, round)
+        module.log_round({name: value for name, value in scalars.items() if not torch.as_tensor(value).isnan()}, round)
         tensors = {"tasks/table": self._table, "tasks/class_table": self._class_table, "tasks/counts": counts}
         if data.class_streams.class_task is not None:
             rounds = class_rounds(data.class_streams.positions_of_classes(), progress.rounds_per_task)
@@ -93,10 +93,11 @@ class ArrivingClasses(FederatedCallback):
         accuracies = list(self._accuracies.values())
         scalars: dict[str, Tensor | float] = {
             "tasks/accuracy": accuracies[-1],
-            "tasks/average_incremental_accuracy": sum(accuracies) / len(accuracies),
             "tasks/forgetting": average_forgetting(known),
             "tasks/backward_transfer": backward_transfer(known),
         }
+        if len(accuracies) == task + 1:  # all of them, also where the callback joined a resumed run
+            scalars["tasks/average_incremental_accuracy"] = sum(accuracies) / len(accuracies)
         scalars |= {f"task_accuracy/{on + 1:02d}": known[-1, on] for on in range(task + 1)}
         if class_task is None:
             return scalars
@@ -104,7 +105,7 @@ class ArrivingClasses(FederatedCallback):
         scalars["tasks/task_found"], scalars["tasks/right_where_found"] = tasks_found(counts, class_task)
         if task > 0:
             scalars["tasks/old_accuracy"], scalars["tasks/new_accuracy"] = old_and_new_accuracy(counts, progress.num_old)
-        return {name: value for name, value in scalars.items() if not torch.as_tensor(value).isnan()}
+        return scalars
 
     def _draw(self, trainer: Trainer, module: FederatedModule, progress: ClassProgress, counts: Tensor, round: int) -> None:
         streams, num_tasks = module.data.class_streams, module.data.class_streams.num_tasks

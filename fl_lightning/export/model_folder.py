@@ -18,6 +18,7 @@ from fl_lightning.module import FederatedModule, restore_weights
 from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.state.checkpoint import read_checkpoint
+from fl_lightning.tasks.classes.growing_head import SEEN
 
 Weights = Literal["merged", "separate"]
 _FILES: dict[Weights, tuple[str, ...]] = {
@@ -129,6 +130,7 @@ def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, t
         ("net", " ".join(filter(None, (type(method.net).__name__, _name_of(method))))),
         *([("inputs", _scaled(inputs))] if inputs.mean is not None else []),
         *([("classes", ", ".join(inputs.classes))] if inputs.outputs is None else []),
+        *_learned(method, inputs.classes),
         ("trained", trained),
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
         ("weights of round", str(round)),
@@ -149,6 +151,15 @@ def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, t
         rows.append((forgetting_name(name), f"{forgetting_sign(name) * measured[name]:z.4f}{sense}"))
     table = "\n".join(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)
     return f"# {type(method.net).__name__} of a federation\n\n| | |\n| --- | --- |\n{table}\n\n{_usage(method, weights)}\n"
+
+
+def _learned(method: FederatedModule, classes: Sequence[str]) -> list[tuple[str, str]]:
+    """A row on the classes that had arrived, in the midst of a stream: only the run's net leaves out the others."""
+    seen = dict(method.net.named_buffers()).get(SEEN)
+    if seen is None or int(seen) >= len(classes):
+        return []
+    learned = ", ".join(classes[: int(seen)])
+    return [("classes learned", f"{int(seen)} of {len(classes)}: {learned}; take no answer from the outputs for the others")]
 
 
 def _scaled(inputs: InputRecord) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_whole
 from fl_lightning.functional.random_streams import numpy_stream
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Client, ClientState, SparseTensor, State
@@ -62,7 +62,7 @@ class WeightedTransfer(APD):
         super().__init__(l1, l2, decay, retroactive, adaptive_start, **pace)
         check_choice("model.tasks.knowledge", knowledge, Knowledge)
         if num_foreign is not None:
-            check_range("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 uses no tasks of other clients")
+            check_whole("model.tasks.num_foreign", num_foreign, at_least=0, hint="0 uses no tasks of other clients")
         self.knowledge, self.num_foreign = knowledge, num_foreign
         self.mask, self.adaptive, self.penalize_mask = mask, adaptive, penalize_mask
         self.knowledge_base: KnowledgeBase = {}

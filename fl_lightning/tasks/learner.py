@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_range, check_whole
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.functional.stateless import tensors_of
@@ -107,7 +107,7 @@ class TaskLearner(Learner):
     ) -> None:
         super().__init__()
         for name, value in (("rounds_per_task", rounds_per_task), ("patience", patience), ("evaluate_every", evaluate_every)):
-            check_range(f"model.tasks.{name}", value, at_least=1)
+            check_whole(f"model.tasks.{name}", value, at_least=1)
         check_choice("model.tasks.schedule", schedule, Schedule)
         check_range("model.tasks.rate_divisor", rate_divisor, above=1, hint="the paper uses 3")
         check_range("model.tasks.smallest_rate", smallest_rate, at_least=0, hint="0 never ends a task early")

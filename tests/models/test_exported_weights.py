@@ -1,6 +1,7 @@
 """What is exported: the libraries of the nets read it, and a model card says what it is."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -164,6 +165,19 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     assert f"| trained | {sum(value.numel() for value in separate.values()):,} of " in card
     assert "| test accuracy | 0." in card
     assert ("LoRA(r=2, alpha=6" in card) == adapted
+
+
+def test_a_model_card_in_the_midst_of_a_stream_names_the_classes_learned(main, tmp_path):
+    """Only the run's net gives minus infinity for the others: in the file their rows are 0."""
+    code, _, error = main(*"fit --config digits_classes.yaml --trainer.max_steps 7".split(), *NO_PICTURES)
+    assert code == 0, error
+    checkpoint = next(tmp_path.rglob("last.ckpt"))
+    assert main("export", "--ckpt_path", str(checkpoint), "--weights", "merged", "--out", "out")[0] == 0
+    rows = dict(re.findall(r"^\| (classes.*?) \| (.*) \|$", (tmp_path / "out" / "README.md").read_text(), re.MULTILINE))
+    weight = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")["classifier.weight"]
+    learned = rows["classes"].split(", ")[: int(weight.abs().sum(dim=1).count_nonzero())]
+    assert 0 < len(learned) < 10
+    assert rows["classes learned"].startswith(f"{len(learned)} of 10: {', '.join(learned)}; ")
 
 
 def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):

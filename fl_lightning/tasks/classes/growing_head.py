@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.models.network import classifier_of, expose_features
 
-_SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
+SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
 
 
 class GrowingHead:
@@ -31,16 +31,16 @@ class GrowingHead:
             )
         self._layer = layer
         self.names = frozenset(layer.state_dict(prefix=f"{name}."))
-        net.register_buffer(_SEEN, torch.zeros((), dtype=torch.int64, device=layer.weight.device))
+        net.register_buffer(SEEN, torch.zeros((), dtype=torch.int64, device=layer.weight.device))
         net.register_forward_hook(_without_unseen)
 
     def of(self, net: nn.Module) -> dict[str, Tensor]:
         """How many classes a net has seen, by the name of its buffer; shares memory."""
-        return {_SEEN: net.get_buffer(_SEEN)}
+        return {SEEN: net.get_buffer(SEEN)}
 
     def see(self, net: nn.Module, count: int) -> None:
         """Set the number of classes of a net; nothing waits for the device."""
-        net.get_buffer(_SEEN).fill_(count)
+        net.get_buffer(SEEN).fill_(count)
 
     @torch.no_grad()
     def clear(self, first: int) -> None:
@@ -62,5 +62,5 @@ def _without_unseen(net: nn.Module, inputs: Any, logits: Any) -> Any:
     """A hook: logits of classes not seen yet become minus infinity, but not in an object, which a call by keywords returns."""
     if not isinstance(logits, Tensor):
         return logits
-    unseen = torch.arange(logits.shape[-1], device=logits.device) >= net.get_buffer(_SEEN)
+    unseen = torch.arange(logits.shape[-1], device=logits.device) >= net.get_buffer(SEEN)
     return logits.masked_fill(unseen, float("-inf"))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_whole
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.shards_of_tasks import ArrivedClasses
 from fl_lightning.functional.stateless import tensors_of
@@ -64,7 +64,7 @@ class ClassLearner(Learner):
 
     def __init__(self, rounds_per_task: int = 20, softmax_over: SoftmaxOver = "new") -> None:
         super().__init__()
-        check_range("model.tasks.rounds_per_task", rounds_per_task, at_least=1)
+        check_whole("model.tasks.rounds_per_task", rounds_per_task, at_least=1)
         check_choice("model.tasks.softmax_over", softmax_over, SoftmaxOver)
         self.rounds_per_task, self.softmax_over = rounds_per_task, softmax_over
         self._first_round_of_task: int | None = None  # None before any round

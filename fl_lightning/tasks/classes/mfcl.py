@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_range
+from fl_lightning.checks import check_range, check_whole
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
 from fl_lightning.functional.finite import finite_rows
 from fl_lightning.functional.random_streams import seeded_layers, torch_stream
@@ -77,8 +77,8 @@ class MFCL(DistillingLearner):
         self.content_weight, self.balance_weight = content_weight, balance_weight
         self.statistics_weight, self.smoothness_weight = statistics_weight, smoothness_weight
         for name in ("generated", "generator_steps", "noise"):
-            check_range(f"model.tasks.{name}", getattr(self, name), at_least=1)
-        check_range("model.tasks.generator_batch", generator_batch, at_least=2, hint="BatchNorm needs two")
+            check_whole(f"model.tasks.{name}", getattr(self, name), at_least=1)
+        check_whole("model.tasks.generator_batch", generator_batch, at_least=2, hint="BatchNorm needs two")
         for name in ("head_weight", "content_weight", "balance_weight", "statistics_weight", "smoothness_weight"):
             check_range(f"model.tasks.{name}", getattr(self, name), at_least=0)
         if self.softmax_over != "new":

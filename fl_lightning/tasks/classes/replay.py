@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_whole
 from fl_lightning.functional import herding, reservoir
 from fl_lightning.functional.random_streams import numpy_stream, random_bits, stream_seed
 from fl_lightning.models.network import features_of
@@ -56,10 +56,10 @@ class Replay(ClassLearner):
         rounds_per_task: int = 20,
     ) -> None:
         super().__init__(rounds_per_task, softmax_over)
-        check_range("model.tasks.memory", memory, at_least=0, hint="0 is fine-tuning")
+        check_whole("model.tasks.memory", memory, at_least=0, hint="0 is fine-tuning")
         check_choice("model.tasks.selection", selection, Selection)
         if replayed is not None:
-            check_range("model.tasks.replayed", replayed, at_least=1, hint="null is half of data.batch_size")
+            check_whole("model.tasks.replayed", replayed, at_least=1, hint="null is half of data.batch_size")
         if softmax_over == "new":
             raise ValueError("model.tasks.softmax_over is new, but remembered samples are of old classes: set it to seen")
         self.memory, self.selection, self.replayed = memory, selection, replayed

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_range, check_whole
 from fl_lightning.functional.generator_losses import Boundary
 from fl_lightning.functional.random_streams import seeded_layers, stream_seed, torch_stream
 from fl_lightning.functional.transfers import filled
@@ -14,6 +14,8 @@ from fl_lightning.protocol import Client, Needs
 from fl_lightning.tasks.classes.distilling import DistillingLearner
 from fl_lightning.tasks.classes.learner import ClassArguments
 from fl_lightning.tasks.classes.synthesis import Synthesis, SynthesisPlan, SynthesisTask, cycled_order
+
+_LOOKED_AT = 1_000  # training images, for their range
 
 
 class SynthesisingLearner(DistillingLearner):
@@ -37,13 +39,13 @@ class SynthesisingLearner(DistillingLearner):
         super().__init__(distillation=distillation, **common)
         self.plan, self.temperature, self.generated = plan, temperature, generated
         check_range("model.tasks.temperature", temperature, above=0, hint="the paper uses 2")
-        check_range("model.tasks.generated", generated, at_least=1)
-        check_range("model.tasks.synthesis_batch", plan.synthesis_batch, at_least=2, hint="BatchNorm needs two")
+        check_whole("model.tasks.generated", generated, at_least=1)
+        check_whole("model.tasks.synthesis_batch", plan.synthesis_batch, at_least=2, hint="BatchNorm needs two")
         check_choice("model.tasks.boundary", plan.boundary, Boundary)
         for name in ("generator_rate", "student_rate", "student_temperature"):
             check_range(f"model.tasks.{name}", getattr(plan, name), above=0)
         for name in ("kept_rounds", "generator_steps", "student_steps"):
-            check_range(f"model.tasks.{name}", getattr(plan, name), at_least=1)
+            check_whole(f"model.tasks.{name}", getattr(plan, name), at_least=1)
         for name in ("warm_up", "class_weight", "statistics_weight", "boundary_weight"):
             check_range(f"model.tasks.{name}", getattr(plan, name), at_least=0)
 
@@ -61,6 +63,7 @@ class SynthesisingLearner(DistillingLearner):
                 f"data.source gives inputs of shape {self._shape}, but {type(self).__name__} makes images: choose another "
                 "learner"
             )
+        _refuse_normalised(self)
         images = torch.zeros(self.plan.kept_rounds * self.plan.synthesis_batch, *self._shape, dtype=torch.uint8)
         self.register_buffer("synthesised", images.to(next(self.method.net.parameters()).device))
 
@@ -103,3 +106,17 @@ class SynthesisingLearner(DistillingLearner):
         synthesis = self.new_synthesis(of)
         with seeded_layers(of.seed, of.task, -1, "student", self.synthesised.device):  # dropout of its net
             self.synthesised.copy_(synthesis.run())
+
+
+def _refuse_normalised(learner: SynthesisingLearner) -> None:
+    """Refuse images of floats that are not from 0 to 1, those that a net's synthesis gives it."""
+    stored = learner.data.samples.dataset.train.inputs
+    if not isinstance(stored, Tensor) or not stored.is_floating_point():
+        return
+    values = stored[:_LOOKED_AT][stored[:_LOOKED_AT].isfinite()]
+    if len(values) > 0 and (values.min() < 0 or values.max() > 1):
+        span = f"{float(values.min()):.3g} to {float(values.max()):.3g}"
+        raise ValueError(
+            f"data.source gives images of floats from {span}, as if normalised, but {type(learner).__name__} makes images from "
+            "0 to 1: give images of type uint8, or use MFCL or LwF"
+        )

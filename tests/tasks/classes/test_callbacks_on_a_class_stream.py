@@ -106,6 +106,21 @@ def test_a_resumed_run_knows_the_tasks_before(arriving, tmp_path):
     assert {name: resumed.newest[name] for name in names} == {name: whole.newest[name] for name in names}
 
 
+@pytest.mark.parametrize("stream", ["classes", "domains"])
+def test_what_needs_tasks_that_were_not_measured_is_not_logged(arriving, tmp_path, stream):
+    """The callback joins a resumed run after the first task."""
+
+    def run(rounds, **settings):
+        data, classes = (arriving.new_data(), 6) if stream == "classes" else (arriving.domains(3), 2)
+        return arriving.train(ClassLearner, data, arriving.new_net(classes), rounds, **settings)
+
+    run(3, checkpoints=tmp_path)
+    resumed = run(4, callbacks=[ArrivingClasses()], ckpt_path=tmp_path / "step=3.ckpt")
+    assert "tasks/accuracy" in resumed.newest
+    assert "tasks/average_incremental_accuracy" not in resumed.newest
+    assert not any(math.isnan(value) for value in resumed.newest.values())
+
+
 def test_domains_have_a_table_and_no_confusion(arriving):
     data = arriving.new_data(DomainStream())
     data.source = Domains()

@@ -37,7 +37,7 @@ def test_without_distillation_it_is_fine_tuning(arriving):
     assert [report.bytes_down for report in off.seen.rounds] == [report.bytes_down for report in plain.seen.rounds]
     factors = [a.bytes_down / b.bytes_down for a, b in zip(on.seen.rounds, plain.seen.rounds)]
     assert factors == [1, 1, 2, 2, 2, 2]
-    assert (on.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-3
+    assert (on.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-4
 
 
 def test_a_student_that_agrees_gets_no_gradient():

@@ -1,13 +1,17 @@
 """What holds for the synthesis at the server, whichever learner uses it."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from class_names import embeddings_of
 from generator_by_hand import PLAN
+from tiny_runs import six_classes
 from torch import nn
 
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import RandomCrop, RandomHorizontalFlip
+from fl_lightning.data import RandomCrop, RandomHorizontalFlip, Samples
 from fl_lightning.tasks import LANDER, TARGET
 
 SMALL = {TARGET: {**PLAN, "generated": 3}, LANDER: {**PLAN, "generated": 3, "embeddings": embeddings_of("abcdef")}}
@@ -63,3 +67,14 @@ def test_a_synthesis_that_is_not_finite_ends_the_run(arriving, learner):
         "model.tasks.generator_rate, or use a learner without a generator, such as LwF"
     )
     assert planted.begun == (1, 2)
+
+
+@pytest.mark.parametrize("learner", SMALL)
+def test_images_of_another_range_are_refused(arriving, learner):
+    source = six_classes()
+    whole = source.load(Path())
+    source.load = lambda root: replace(whole, train=Samples(3 * whole.train.inputs - 1, whole.train.targets))
+    with pytest.raises(
+        ValueError, match=rf"floats from -\S+ to [12]\S*, .* but {learner.__name__} makes images from 0 to 1: gi"
+    ):
+        arriving.train(learner, arriving.new_data(source=source), **SMALL[learner])
