@@ -538,6 +538,7 @@ def _check_settings(method: LocalTraining) -> None:
             f"model.local_steps is {method.local_steps} and model.local_epochs is {method.local_epochs}: "
             "give one and set the other to null"
         )
+    check_whole("model.seed", method.seed)
     for name in ("local_steps", "local_epochs"):
         value = getattr(method, name)
         if value is not None:

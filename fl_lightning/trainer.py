@@ -64,6 +64,8 @@ class Trainer(pl.Trainer):
         watching = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
         if kind := next((one for one in watching if isinstance(one, type)), None):
             raise TypeError(f"trainer.callbacks has the class {kind.__name__}: give an object, {kind.__name__}()")
+        if other := next((one for one in watching if not isinstance(one, Callback)), None):
+            raise TypeError(f"trainer.callbacks has {other!r}, must be callbacks: give objects, such as ClientForgetting()")
         super().__init__(
             max_steps=max_steps,
             max_epochs=max_epochs,

@@ -121,7 +121,8 @@ def check_range(key: str, value: float | None, *, hint: str = "", **limits: Unpa
         ArgumentError: if the value is outside; a ValueError.
     """
     if not _within(value, limits):
-        raise ArgumentError(key, f"is {_shown(value)}, must be {_in_words(limits)}{f': {hint}' if hint else ''}")
+        number = "a number " if isinstance(value, str) else ""
+        raise ArgumentError(key, f"is {_shown(value)}, must be {number}{_in_words(limits)}{f': {hint}' if hint else ''}")
 
 
 def check_whole(key: str, value: float | None, *, hint: str = "", **limits: Unpack[Limits]) -> None:
@@ -137,7 +138,7 @@ def check_whole(key: str, value: float | None, *, hint: str = "", **limits: Unpa
     Raises:
         ArgumentError: a ValueError.
     """
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ArgumentError(key, f"is {_shown(value)}, must be a whole number{f': {hint}' if hint else ''}")
     check_range(key, value, hint=hint, **limits)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as transforms
 from torch import Tensor
 
-from fl_lightning.checks import check_each, check_range
+from fl_lightning.checks import check_each, check_whole
 
 
 class Augmentation(ABC):
@@ -60,7 +60,7 @@ class RandomCrop(Augmentation):
 
     def __init__(self, padding: int = 4, size: int | None = None) -> None:
         least = 1 if size is None else 0
-        check_range("data.augment RandomCrop.padding", padding, at_least=least, hint="leave RandomCrop out instead")
+        check_whole("data.augment RandomCrop.padding", padding, at_least=least, hint="leave RandomCrop out instead")
         self.padding, self.size = padding, None if size is None else _check_size("RandomCrop", size)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class Pad(_WithoutChance):
     """Add ``padding`` black pixels on every side: MNIST's 28 to 32 with 2."""
 
     def __init__(self, padding: int) -> None:
-        check_range("data.augment Pad.padding", padding, at_least=1, hint="leave Pad out instead")
+        check_whole("data.augment Pad.padding", padding, at_least=1, hint="leave Pad out instead")
         self.padding = padding
 
     def evaluate(self, images: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class Grayscale(_WithoutChance):
 
 
 def _check_size(name: str, size: int) -> int:
-    check_range(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
+    check_whole(f"data.augment {name}.size", size, at_least=1, hint="height and width in pixels")
     return size
 
 

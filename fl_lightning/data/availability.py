@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.checks import check_each, check_range
+from fl_lightning.checks import check_each, check_whole
 from fl_lightning.checks.csv_files import read_lines
 from fl_lightning.data.client_sampler import ClientSampler
 from fl_lightning.functional.random_streams import numpy_stream
@@ -42,6 +42,8 @@ class SometimesThere(Availability):
     """
 
     def __init__(self, probability: float | list[float]) -> None:
+        if isinstance(probability, np.ndarray):
+            probability = probability.tolist()
         given = probability if isinstance(probability, Sequence) else [probability]
         check_each("data.client_sampler.probability", given, at_least=0, at_most=1)
         self.probability = probability
@@ -71,7 +73,7 @@ class DayAndNight(Availability):
 
     def __init__(self, day: int = 12, night: int = 12) -> None:
         for name, value in (("day", day), ("night", night)):
-            check_range(f"data.client_sampler.{name}", value, at_least=1)
+            check_whole(f"data.client_sampler.{name}", value, at_least=1)
         self.day, self.night = day, night
 
     def there(self, round: int, num_clients: int, seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_choice, check_range
+from fl_lightning.checks import check_choice, check_range, check_whole
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.samples import Dataset, Samples
 from fl_lightning.data.shards_of_tasks import ClassStreams, shards_of_tasks
@@ -37,7 +37,7 @@ class ClientPace:
 
     def __post_init__(self) -> None:
         check_range("data.tasks.moving", self.moving, above=0, at_most=1, hint="1 moves all clients together")
-        check_range("data.tasks.joining", self.joining, at_least=0, hint="0 has all clients there from the start")
+        check_whole("data.tasks.joining", self.joining, at_least=0, hint="0 has all clients there from the start")
 
     def __str__(self) -> str:
         """Settings that are not defaults, as ``, moving=0.9, joining=10``."""
@@ -111,7 +111,7 @@ class ClassStream(Tasks):
                     f"data.tasks.num_tasks is {num_tasks}, and data.tasks.classes has {len(classes)} tasks: give one"
                 )
             _check_lists(classes)
-        check_range("data.tasks.num_tasks", _NUM_TASKS if num_tasks is None else num_tasks, at_least=1)
+        check_whole("data.tasks.num_tasks", _NUM_TASKS if num_tasks is None else num_tasks, at_least=1)
         check_choice("data.tasks.class_order", class_order, ClassOrder)
         check_range("data.tasks.blurry", blurry, at_least=0, below=1, hint="0 keeps tasks apart")
         self.num_tasks, self.classes, self.class_order = num_tasks, classes, class_order
@@ -246,7 +246,7 @@ def _relabelled(dataset: Dataset, arrival: Tensor) -> Dataset:
 
 
 def _check_lists(classes: Sequence[Sequence[str | int]]) -> None:
-    if not classes or not all(classes):
+    if len(classes) == 0 or min(map(len, classes)) == 0:
         raise ValueError(f"data.tasks.classes is {[list(task) for task in classes]}, must have a class at least in each task")
     named: set[str] = set()
     for name in (str(name) for task in classes for name in task):

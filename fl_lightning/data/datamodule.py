@@ -322,6 +322,10 @@ class FederatedDataModule(LightningDataModule):
 
 
 def _check_settings(data: FederatedDataModule) -> None:
+    if not isinstance(data.partition, Partition):
+        given = data.partition if isinstance(data.partition, str) else getattr(data.partition, "__name__", data.partition)
+        raise TypeError(f"data.partition is {given!r}, must be an object of fl_lightning.data: give one, such as IID()")
+    check_whole("data.seed", data.seed)
     check_whole("data.num_clients", data.num_clients, at_least=1)
     if data.batch_size is not None:
         check_whole("data.batch_size", data.batch_size, at_least=1, hint="null is all samples of a client")

@@ -161,6 +161,11 @@ def _index_lists(clients: Any, num_samples: int) -> Sequence[Any]:
         raise ValueError(
             f"clients is {clients!r}, must name the client of every sample: give the column itself, such as train[{clients!r}]"
         )
+    if isinstance(clients, int):
+        raise ValueError(
+            f"clients is {clients}, must list the samples of each client: let a partition deal them, "
+            f"FederatedDataModule(Arrays(inputs, targets), num_clients={clients})"
+        )
     if len(clients) == 0:
         raise ValueError("clients is empty: give one list of sample indices a client, or the client of every sample")
     if isinstance(clients, Tensor):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.checks import check_range, class_and_settings, under_keys
+from fl_lightning.checks import check_whole, class_and_settings, under_keys
 from fl_lightning.data.partition_file import read_partition
 from fl_lightning.functional import (
     class_partition,
@@ -97,7 +97,7 @@ class Shards(Partition):
     deals_classes = True
 
     def __init__(self, classes_per_client: int = 2) -> None:
-        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
+        check_whole("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:
@@ -114,7 +114,7 @@ class Classes(Partition):
     deals_classes = True
 
     def __init__(self, classes_per_client: int = 1) -> None:
-        check_range("data.partition.classes_per_client", classes_per_client, at_least=1)
+        check_whole("data.partition.classes_per_client", classes_per_client, at_least=1)
         self.classes_per_client = classes_per_client
 
     def __call__(self, labels: Tensor, num_clients: int, seed: int) -> Parts:

@@ -257,7 +257,10 @@ def _check_parts_match(train: Samples, test: Samples) -> None:
     if given[0] != given[1]:
         cure = "give both the same, with texts padded to one length" if are_whole(train.inputs) else "resize them"
         raise ValueError("data.source gives training inputs of shape {} and test inputs of {}: {}".format(*given, cure))
-    kinds = [[(one.dtype == torch.uint8, are_whole(one)) for one in tree_leaves(part.inputs)] for part in (train, test)]
+    kinds = [
+        {name: (one.dtype == torch.uint8, are_whole(one)) for name, one in named_tensors(part.inputs).items()}
+        for part in (train, test)
+    ]
     if kinds[0] != kinds[1]:
         types = type_names(train.inputs), type_names(test.inputs)
         raise ValueError("data.source gives training inputs of type {} and test inputs of {}: convert one".format(*types))

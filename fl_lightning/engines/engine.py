@@ -18,6 +18,7 @@ from fl_lightning.engines.cohort_states import CohortStates
 from fl_lightning.engines.hook_mistakes import (
     changes_in_place,
     check_minimised,
+    check_parts,
     check_state,
     unconnected,
     weights_outside,
@@ -282,13 +283,13 @@ class Engine(ABC):
         self.load({**self.sent_down, **local})
         client.received_state.update({name: self.working_state[name].clone() for name in local})
         with self.drawing(client, "client_start"):
-            return client.having(carry=_kept_from(self.working_state, self.hooks.begin_visit(self.net, client)))
+            return client.having(carry=_kept_from(self, "client_start", self.hooks.begin_visit(self.net, client)))
 
     def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
         """The reply of the client in the working copy, in its memory: upload, state and probe."""
         upload = self.upload(client)
         with self.drawing(client, "probe"):
-            probe = _kept_from(self.working_state, self.hooks.probe(self.net, client))
+            probe = _kept_from(self, "probe", self.hooks.probe(self.net, client))
         check_state(self.method, client.state)
         kept = ClientState(client.state, self.kept_weights(self.working_state), client.moments, client.tasks)
         state = self.hooks.kept_state(client, kept)
@@ -403,11 +404,12 @@ def _num_steps(method: FederatedAlgorithm, client: int) -> int:
     return steps
 
 
-def _kept_from(changing: State, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The same tensors, with copies of those that share memory with some that change."""
+def _kept_from(engine: Engine, hook: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    """What a hook returned, with copies of tensors that share memory with the working copy, which changes."""
     if not tensors:
         return tensors
-    memory = {tensor.untyped_storage().data_ptr() for tensor in changing.values()}
+    check_parts(engine.method, hook, tensors)
+    memory = {tensor.untyped_storage().data_ptr() for tensor in engine.working_state.values()}
     return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, tensors)
 
 

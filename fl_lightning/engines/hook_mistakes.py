@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
@@ -54,6 +55,14 @@ def check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:
                 type(method).__name__,
                 f"keeps {name!r} of type {type(part).__name__} in client.state, must be a tensor, or a dict of tensors by name",
             )
+
+
+def check_parts(method: FederatedAlgorithm, hook: str, parts: dict[str, Any]) -> None:
+    """Check that a hook returned tensors, however nested."""
+    other = next((part for part in tree_leaves(parts) if not isinstance(part, Tensor)), None)
+    if other is not None:
+        name = f"{type(method).__name__}.{hook}"
+        raise ArgumentError(name, f"returns a part of type {type(other).__name__}, must be a tensor: give torch.tensor(...)")
 
 
 def weights_outside(method: FederatedAlgorithm) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ class RoundReport:
     nonfinite: list[int]  # clients with a non-finite update or state: left out of the mean, their state as before
     bytes_down: int  # sent to all clients of the round together
     bytes_up: int
-    norms: list[float]  # of each client's update: the sent weights and buffers less the global ones; 0 if nothing was sent
+    norms: list[float]  # of all that each client sent, weights and buffers less the global ones; 0 if nothing was sent
     lost: bool = False  # whether nothing of the round counts: too few of the senders have a finite update of a weight above 0
     undone: bool = False  # whether the server's step was undone, and all clients' states with it
     missing: list[int] | None = None  # drawn, but not in ``clients``: late, or with a lost upload; None without devices

@@ -5,6 +5,7 @@ A check raises a ValueError that names what does not fit, its value and the cure
 
 import copy
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import signature
 from typing import Any
@@ -136,6 +137,9 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
             f"model.net gives outputs of shape {tuple(outputs.shape[1:])}, the data has {num_classes} classes: "
             "build it with that many outputs"
         )
+    if num_classes > 1 and bool((outputs >= 0).all() & ((outputs.sum(dim=1) - 1).abs() < 1e-3).all()):
+        said = "model.net gives outputs that sum to 1, as after a softmax, but losses take logits: leave its softmax out"
+        warnings.warn(said, stacklevel=1)
 
 
 def _check_shift(samples: Samples, objective: Objective) -> None:
@@ -271,8 +275,8 @@ def check_tasks(method: FederatedAlgorithm, tasks: Tasks) -> None:
     """Refuse tasks that a method, with its learner, does not learn."""
     if tasks.global_model and method.hostile is not None and method.hostile.flips_labels:
         raise ValueError(
-            f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} some have not arrived yet: "
-            "use SignFlip, ALIE or IPM"
+            f"model.hostile is {method.hostile}, which flips classes, but with data.tasks {tasks} samples arrive in tasks: use "
+            "SignFlip, ALIE or IPM"
         )
     needs = method.needs.data
     if needs.arriving_classes if tasks.global_model else needs.task_streams:

@@ -24,8 +24,8 @@ def run_config(ckpt_path: Path) -> tuple[Path, dict[str, Any]]:
     if path is None:
         raise FileNotFoundError(
             f"ckpt_path is {ckpt_path}, but there is neither {candidates[0]} nor {candidates[1]}, which would name the "
-            "method: copy config.yaml there from the folder of the run, or, if it was run in Python, give net=... and the "
-            "method's other arguments"
+            "method: copy config.yaml there from the folder of the run, or, if it was run in Python, use load_from_checkpoint "
+            "of its method with net=... and its other arguments"
         )
     try:
         stored = load_yaml(path.read_text(encoding="utf-8"))

@@ -9,7 +9,16 @@ from typing import Literal
 import pytest
 
 from fl_lightning import checks
-from fl_lightning.checks import ArgumentError, check_choice, check_each, check_file, check_range, extras, under_keys
+from fl_lightning.checks import (
+    ArgumentError,
+    check_choice,
+    check_each,
+    check_file,
+    check_range,
+    check_whole,
+    extras,
+    under_keys,
+)
 
 
 @pytest.mark.parametrize("module", [checks, extras])
@@ -32,6 +41,7 @@ def test_the_examples_in_docstrings_give_what_they_say(module):
         (math.nan, {"at_most": 1}, "model.mu is nan, must be at most 1"),
         (None, {"at_least": 1}, "model.mu is None, must be at least 1"),
         ([8], {"at_least": 1}, "model.mu is [8], must be at least 1"),
+        ("0.1", {"at_least": 0}, "model.mu is '0.1', must be a number at least 0"),
     ],
 )
 def test_a_number_outside_of_its_range_is_refused(value, limits, message):
@@ -104,3 +114,9 @@ def test_what_is_no_file_says_why(tmp_path):
         with pytest.raises(FileNotFoundError) as caught:
             check_file("ckpt_path", path, "give another one")
         assert str(caught.value) == f"ckpt_path is {path}, which {what}: give another one"
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(ArgumentError, match="must be a whole number$"):
+        check_whole("data.clients_per_round", value, at_least=1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedNTD, FedReg
-from fl_lightning.data import RandomCrop, RandomResizedCrop, from_arrays
+from fl_lightning.data import Arrays, RandomCrop, RandomResizedCrop, from_arrays
 
 FIRST, COUNT = 30_000, 100  # bfloat16 has steps of 128 there
 
@@ -143,6 +143,13 @@ def test_training_and_test_inputs_are_of_one_kind():
     ):
         with pytest.raises(ValueError, match=r"training inputs of type \w+ and test inputs of float32: convert one"):
             from_arrays(train, torch.tensor([0, 1]), [[0, 1]], test_inputs=test, test_targets=torch.tensor([0, 1]))
+
+
+def test_test_inputs_may_have_their_names_in_another_order():
+    ids, feature = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2)
+    Arrays({"ids": ids, "feature": feature}, [0, 1], {"feature": feature, "ids": ids}, [0, 1])
+    with pytest.raises(ValueError, match="convert one"):
+        Arrays({"ids": ids, "feature": feature}, [0, 1], {"ids": ids, "feature": feature.int()}, [0, 1])
 
 
 def test_changes_of_images_keep_whole_numbers():

@@ -74,6 +74,11 @@ class NoWeightsInUpload(FederatedModule):
         return {"x": Weighted({"x": torch.ones(1)}, 1.0)}
 
 
+class NumberInCarry(FederatedModule):
+    def client_start(self, net, client):
+        return {"group": {"n": 3}}
+
+
 class NumberInState(FederatedModule):
     def client_result(self, net, client):
         client.state["moved"] = 1.5
@@ -145,6 +150,7 @@ MISTAKES = {
     NumberInUpload: "NumberInUpload.client_result has 'x', must be tensors by name in a Weighted",
     BareTensorInUpload: "BareTensorInUpload.client_result has 'x', must be tensors by name in a Weighted",
     NoWeightsInUpload: "aggregate reads 'weights', but client_result sends ['x']: send it too",
+    NumberInCarry: "NumberInCarry.client_start returns a part of type int, must be a tensor: give torch.tensor(...)",
     NumberInState: "keeps 'moved' of type float in client.state, must be a tensor, or a dict of tensors by name",
     NoWeight: "in round 1 the weight None, must be a number",
     NoStep: "NoStep.num_local_steps is 0 for client 1, must be at least 1",

@@ -28,10 +28,10 @@ class Measures(FederatedCallback):
 
 
 @pytest.fixture
-def run(fit, toy_data):
-    def build(rounds, *callbacks, ckpt_path=None, every=1):
+def run(fit, toy_data, tmp_path):
+    def build(rounds, *callbacks, ckpt_path=None):
         method = FedAvg(nn.Linear(4, 3).double())
-        settings = {"precision": "64-true", "val_check_interval": every, "enable_checkpointing": True}
+        settings = {"precision": "64-true", "enable_checkpointing": True, "default_root_dir": tmp_path}
         return fit(method, toy_data(val_fraction=0.4), rounds, ckpt_path, callbacks=[*callbacks], **settings)
 
     return build

@@ -60,7 +60,7 @@ class Arrays(Source):
         if not isinstance(objective, Objective):
             raise TypeError(
                 f"data.source has the objective {objective!r}, must be an object of fl_lightning.objectives: give one, such as "
-                "Regression()"
+                "MultiLabel()"
             )
         _refuse_list_of_inputs(inputs, targets)
         if classes is None and objective.tells_classes and _are_names(targets):
@@ -70,12 +70,16 @@ class Arrays(Source):
             return _labels(name, given, classes) if objective.tells_classes else objective.stored(name, _numbers(name, given))
 
         train = Samples(_tensors("inputs", inputs), stored("targets", targets))
+        _refuse_channels_last(train.inputs)
         if test_inputs is None or test_targets is None:
             test = train.none()
         else:
             test = Samples(_tensors("test_inputs", test_inputs), stored("test_targets", test_targets))
         if classes is None and objective.tells_classes:
             classes = numbered_classes(train, test)
+            if len(classes) > 1 and not any((part.targets == 0).any() for part in (train, test)):
+                said = "data.source has no sample of class 0: count classes from 0, or name them in classes"
+                warnings.warn(said, stacklevel=2)
         objective, names = objective.fitted(train.targets, test.targets, classes)
         held_by = None if owners is None else _whole_numbers("owners", owners)
         self._dataset = Dataset(train, test, names, held_by, objective=objective)
@@ -153,6 +157,14 @@ def _channels_first(inputs: np.ndarray) -> np.ndarray:
     if inputs.ndim == 4 and inputs.shape[3] <= 4 < inputs.shape[1]:
         return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))
     return inputs
+
+
+def _refuse_channels_last(inputs: NetInputs) -> None:
+    if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4:
+        channels, height, width = inputs.shape[1:]
+        if width in (1, 3) and channels > 4:
+            given, wanted = (channels, height, width), (width, channels, height)
+            raise ValueError(f"data.source gives images of shape {given}: put channels first, {wanted}")
 
 
 def _tensors(name: str, values: Any) -> NetInputs:

@@ -31,9 +31,9 @@ def open_source(source: str | Source, key: str = "data.source") -> Source:
     if isinstance(source, Source):
         return source
     if not isinstance(source, str):
-        raise ArgumentError(
-            key, f"is {source!r}, must be a source or the name of one: give 'digits', or fl_lightning.data.Arrays"
-        )
+        given = repr(source) if isinstance(source, int) else f"of type {type(source).__name__}"
+        cure = "give 'digits', or fl_lightning.data.Arrays(inputs, targets)"
+        raise ArgumentError(key, f"is {given}, must be a source or the name of one: {cure}")
     if source in _NAMED:
         return _NAMED[source]()
     if source.endswith(".npz"):
