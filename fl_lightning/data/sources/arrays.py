@@ -60,7 +60,7 @@ class Arrays(Source):
         if not isinstance(objective, Objective):
             raise TypeError(
                 f"data.source has the objective {objective!r}, must be an object of fl_lightning.objectives: give one, such as "
-                "MultiLabel()"
+                "MultiLabel() or Regression()"
             )
         _refuse_list_of_inputs(inputs, targets)
         if classes is None and objective.tells_classes and _are_names(targets):

@@ -68,7 +68,7 @@ class Arriving:
         """150 training and 66 test samples of six classes."""
         common = {"num_clients": NUM_CLIENTS, "clients_per_round": NUM_CLIENTS, "batch_size": BATCH_SIZE}
         common |= {"partition": Dirichlet(1.0), "val_fraction": 0.0, "monitor_test": 1}
-        return FederatedDataModule(**{"source": six_classes(), **common, "tasks": tasks, **settings})
+        return FederatedDataModule(**{"source": six_classes(unit=True), **common, "tasks": tasks, **settings})
 
     def ready_data(self, **settings: object) -> FederatedDataModule:
         """The same for plain loops."""

@@ -71,7 +71,7 @@ def test_a_synthesis_that_is_not_finite_ends_the_run(arriving, learner):
 
 @pytest.mark.parametrize("learner", SMALL)
 def test_images_of_another_range_are_refused(arriving, learner):
-    source = six_classes()
+    source = six_classes(unit=True)
     whole = source.load(Path())
     source.load = lambda root: replace(whole, train=Samples(3 * whole.train.inputs - 1, whole.train.targets))
     with pytest.raises(

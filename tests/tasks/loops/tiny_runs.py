@@ -10,13 +10,14 @@ from fl_lightning import FederatedStrategy
 from fl_lightning.data import Arrays
 
 
-def six_classes() -> Arrays:
-    """150 training and 66 test samples of six classes, which the first pixel tells apart."""
+def six_classes(unit: bool = False) -> Arrays:
+    """150 training and 66 test samples of six classes, which the first pixel tells apart; with ``unit`` from 0 to 1."""
     generator = torch.Generator().manual_seed(5)
     targets = torch.arange(216) % 6
     inputs = torch.randn(216, 2, 3, 3, generator=generator, dtype=torch.float64)
     inputs[:, 0, 0, 0] += targets
-    inputs = (inputs - inputs.min()) / (inputs.max() - inputs.min())  # in which images are synthesised
+    if unit:
+        inputs = (inputs - inputs.min()) / (inputs.max() - inputs.min())
     return Arrays(inputs[:150], targets[:150], inputs[150:], targets[150:], classes=list("abcdef"))
 
 
