@@ -127,7 +127,7 @@ class RunSummary(FederatedCallback):
             "loss": repr(module.loss),
             "learner": None if type(module.tasks) is Learner else type(module.tasks).__name__,
             "rounds": trainer.global_step,
-            "max_steps": trainer.max_steps,  # of this fit: a run with others goes on
+            "max_steps": trainer.max_steps,  # if the config has another number, the run is being extended
             "initial_weights": module.began_from,
             "test_accuracy": _readings(self._curves.get("test/accuracy", {})),
             "table_uses": self.table_uses,

@@ -254,8 +254,6 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             TypeError: if the trainer was given no data module, or one of another kind.
         """
         check_trainer(self.trainer)
-        if self.trainer.state.fn == "fit":
-            check_monitors(self.trainer)
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
@@ -269,6 +267,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self.trainer.state.fn != "fit":
             return [self.evaluation]
+        check_monitors(self.trainer)
         # Without what an earlier run of this method has measured and counted; a checkpoint replaces it.
         self.newest, self.newest_rounds, self.tuned_engine, self.evaluation.round = {}, {}, None, -1
         self.lost_rounds.begin()

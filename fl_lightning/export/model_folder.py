@@ -154,12 +154,12 @@ def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, t
 
 
 def _learned(method: FederatedModule, classes: Sequence[str]) -> list[tuple[str, str]]:
-    """A row on the classes that had arrived, in the midst of a stream: only the run's net leaves out the others."""
+    """A row that names the classes learned so far, if others are still to arrive: only the run's own net excludes those."""
     seen = dict(method.net.named_buffers()).get(SEEN)
     if seen is None or int(seen) >= len(classes):
         return []
     learned = ", ".join(classes[: int(seen)])
-    return [("classes learned", f"{int(seen)} of {len(classes)}: {learned}; take no answer from the outputs for the others")]
+    return [("classes learned", f"{int(seen)} of {len(classes)}: {learned}; ignore the outputs for the others")]
 
 
 def _scaled(inputs: InputRecord) -> str:

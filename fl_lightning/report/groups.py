@@ -41,7 +41,10 @@ _BOOKKEEPING = (
 )
 _KEPT = ("trainer.max_steps", "trainer.precision", "trainer.limit_val_batches", "trainer.limit_test_batches")  # of those
 _CALLBACK = re.compile(r"trainer\.callbacks\.\d+")
-_OF_LEARNING = {"WeightAveraging": "averaging", "EarlyStopping": "early_stopping"}  # Lightning's callbacks that change a model
+_OF_LEARNING = {
+    "WeightAveraging": "averaging",
+    "EarlyStopping": "early_stopping",
+}  # callbacks of Lightning that change the result
 _NAMES = {RATE: "lr", "trainer.max_steps": "rounds", "model.server_optimizer.lr": "server lr"}
 _PLAIN_LEARNERS = ("None", "TaskLearner", "ClassLearner")  # of tasks: they do nothing against forgetting
 _LONGEST = 40  # characters of a value in a label

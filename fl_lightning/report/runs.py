@@ -36,7 +36,9 @@ class Run:
     def finished(self) -> bool:
         """It came to ``trainer.max_steps``, or ended by itself before and wrote its results."""
         last, rounds = self.log.last_round, self.config.get("trainer.max_steps", 0)
-        ended = self.results.get("rounds") == last and self.results.get("max_steps", rounds) == rounds  # else it is extended
+        ended = (
+            self.results.get("rounds") == last and self.results.get("max_steps", rounds) == rounds
+        )  # otherwise the run is being extended
         return last >= rounds or ended
 
 

@@ -103,7 +103,7 @@ def _spent(study: Study, palette: Palette) -> Iterator[Section]:
 
 
 def _selection(study: Study, shown: dict[str, list[Group]], *, finished: bool = True) -> str:
-    """A sentence where a figure shows only a part of the methods; with ``finished`` of those whose runs came to their end."""
+    """A sentence where a figure shows only a part of the methods; with ``finished`` only those with finished runs count."""
     count, groups = sum(map(len, shown.values())), study.finished if finished else study.groups
     if count == len(groups):
         return ""

@@ -8,15 +8,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from fl_lightning.checks import did_you_mean
-from fl_lightning.run.trainer_settings import callbacks_of
+from fl_lightning.run.trainer_settings import callbacks_of, data_of
 
 
 class Monitors(Callback):
-    """Takes back the values that callbacks of a federation measured in earlier rounds, at each evaluation.
+    """Withdraws, at each evaluation, what callbacks measured in earlier rounds.
 
-    Lightning compares whatever value is the newest. ``EarlyStopping`` would count one measurement several times, and
-    ``ModelCheckpoint`` would save the present model under the value of an earlier one; where no value is there, the former
-    waits and the latter gets NaN, which is worse than any number. Values of the round itself, ``train/...``, always count.
+    Lightning compares the newest value, however old. ``EarlyStopping`` would count one measurement several times, and
+    ``ModelCheckpoint`` would save a model under the value of an earlier one. Without a new value ``EarlyStopping`` waits, and
+    ``ModelCheckpoint`` gets NaN, which is worse than any number. Values of every round, ``train/...``, are never withdrawn.
     """
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ def check_monitors(trainer: Trainer) -> None:
     Raises:
         ValueError: if evaluations lack it.
     """
-    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    validates = getattr(data, "has_validation", True) and trainer.limit_val_batches != 0  # pyright: ignore
+    data = data_of(trainer)
+    validates = data.has_validation and trainer.limit_val_batches != 0  # pyright: ignore[reportAttributeAccessIssue]
     if not validates and (names := sorted(name for name in monitored(trainer) if name.startswith("val/"))):
         raise ValueError(
             f"trainer.callbacks has a monitor of {names[0]}, but no round evaluates clients' validation parts: set "
@@ -85,7 +85,7 @@ def check_monitors(trainer: Trainer) -> None:
                 f"trainer.callbacks has EarlyStopping of {callback.monitor}, which the untrained model does not have: give it "
                 "strict=False"
             )
-    every = getattr(data, "monitor_test", 0)
+    every = data.monitor_test
     interval = getattr(trainer, "val_check_interval", None) or 1  # a time is kept elsewhere
     if every == 0 or isinstance(interval, float) or interval % every == 0:  # 1.0 is after the last round
         return

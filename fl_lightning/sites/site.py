@@ -119,4 +119,4 @@ def serve(site: Site, folder: Path) -> None:
                 except (EOFError, BrokenPipeError, ConnectionResetError):  # of a ClientApp that was stopped
                     continue
                 except (ValueError, TypeError) as error:
-                    warnings.warn(f"a message at {path} is not a ClientApp's, and was left out: {error}", stacklevel=1)
+                    warnings.warn(f"a message at {path} did not come from a ClientApp and is ignored: {error}", stacklevel=1)

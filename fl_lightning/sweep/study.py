@@ -70,7 +70,7 @@ def _held(lock: FileLock) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise TimeoutError(
-            f"{lock.lock_file} has been held by another worker for {_WAIT} s, as while it queues many runs: repeat the command"
+            f"{lock.lock_file} has been held by another worker for {_WAIT} s, perhaps to queue many runs: repeat the command"
         ) from error
     try:
         yield

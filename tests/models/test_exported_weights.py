@@ -167,7 +167,7 @@ def test_weights_are_exported_with_a_model_card(adapted, main, tmp_path):
     assert ("LoRA(r=2, alpha=6" in card) == adapted
 
 
-def test_a_model_card_in_the_midst_of_a_stream_names_the_classes_learned(main, tmp_path):
+def test_before_the_end_of_a_stream_a_model_card_names_the_classes_learned(main, tmp_path):
     """Only the run's net gives minus infinity for the others: in the file their rows are 0."""
     code, _, error = main(*"fit --config digits_classes.yaml --trainer.max_steps 7".split(), *NO_PICTURES)
     assert code == 0, error

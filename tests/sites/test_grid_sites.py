@@ -7,7 +7,11 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
+from multiprocessing.connection import Client
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -40,10 +44,10 @@ from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, pack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
-from fl_lightning.sites.link import receive, records_of, send, values_of
+from fl_lightning.sites.link import receive, records_of, send, socket_of, values_of
 from fl_lightning.sites.own_samples import own_data
 from fl_lightning.sites.records import from_records, to_records
-from fl_lightning.sites.site import Site
+from fl_lightning.sites.site import Site, serve
 from fl_lightning.sites.site_states import SiteStates
 
 METHODS = {  # with the arguments of each
@@ -569,3 +573,24 @@ def test_code_in_an_array_is_refused(tmp_path):
     records = over_the_link(records_of({}, {"weight": Array("object", (1,), "numpy.ndarray", file.getvalue())}))
     with pytest.raises(ValueError, match="allow_pickle=False"):
         from_records(records)
+
+
+def test_a_message_of_another_program_does_not_end_a_site():
+    """The next one is answered."""
+
+    class Echo:
+        def answer(self, kind, message):
+            return records_of({"kind": kind})
+
+    with TemporaryDirectory(dir="/tmp") as folder:  # pytest's own are too long for the path of a socket
+        Thread(target=serve, args=(Echo(), Path(folder)), daemon=True).start()
+        address = socket_of(Path(folder))
+        while not Path(address).exists():
+            sleep(0.01)
+        with Client(address, family="AF_UNIX") as stranger:
+            stranger.send_bytes(b"query")
+            stranger.send_bytes(b"not json")
+        with Client(address, family="AF_UNIX") as client:
+            client.send_bytes(b"query")
+            send(client, records_of({}))
+            assert values_of(receive(client)) == {"kind": "query"}

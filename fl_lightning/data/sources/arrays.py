@@ -70,7 +70,11 @@ class Arrays(Source):
             return _labels(name, given, classes) if objective.tells_classes else objective.stored(name, _numbers(name, given))
 
         train = Samples(_tensors("inputs", inputs), stored("targets", targets))
-        _refuse_channels_last(train.inputs)
+        if isinstance(train.inputs, Tensor) and train.inputs.dtype == torch.uint8 and _has_channels_last(train.inputs.shape):
+            height, width, channels = train.inputs.shape[1:]
+            raise ValueError(
+                f"data.source has images of shape {(height, width, channels)}: put channels first, {(channels, height, width)}"
+            )
         if test_inputs is None or test_targets is None:
             test = train.none()
         else:
@@ -154,17 +158,14 @@ def _channels_first(inputs: np.ndarray) -> np.ndarray:
         return inputs
     if inputs.ndim == 3:
         return inputs[:, None]
-    if inputs.ndim == 4 and inputs.shape[3] <= 4 < inputs.shape[1]:
+    if _has_channels_last(inputs.shape):
         return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))
     return inputs
 
 
-def _refuse_channels_last(inputs: NetInputs) -> None:
-    if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4:
-        channels, height, width = inputs.shape[1:]
-        if width in (1, 3) and channels > 4:
-            given, wanted = (channels, height, width), (width, channels, height)
-            raise ValueError(f"data.source gives images of shape {given}: put channels first, {wanted}")
+def _has_channels_last(shape: Sequence[int]) -> bool:
+    """Whether images (n, ...) are (n, height, width, channels), by the sizes that are usual."""
+    return len(shape) == 4 and shape[3] <= 4 < min(shape[1:3])
 
 
 def _tensors(name: str, values: Any) -> NetInputs:

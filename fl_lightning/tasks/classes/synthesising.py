@@ -109,7 +109,7 @@ class SynthesisingLearner(DistillingLearner):
 
 
 def _refuse_normalised(learner: SynthesisingLearner) -> None:
-    """Refuse images of floats that are not from 0 to 1, those that a net's synthesis gives it."""
+    """Refuse float images outside of [0, 1], the range of synthesised ones."""
     stored = learner.data.samples.dataset.train.inputs
     if not isinstance(stored, Tensor) or not stored.is_floating_point():
         return

@@ -5,7 +5,7 @@ import torch
 
 from fl_lightning.tasks import ClassLearner, ClassStream, ServerEWC
 
-PENALTY = 5.0
+PENALTY = 20.0
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])
@@ -49,7 +49,7 @@ def test_all_tasks_equal_the_equation(arriving, gamma):
     trained = arriving.train(ServerEWC, penalty=PENALTY, gamma=gamma)
     arriving.assert_same(trained.net, expected)
     free = arriving.train(ClassLearner)
-    assert (trained.net.features[3].weight - free.net.features[3].weight).abs().max() > 1e-5
+    assert (trained.net.features[3].weight - free.net.features[3].weight).abs().max() > 1e-4
 
 
 def test_without_a_penalty_it_is_fine_tuning(arriving):

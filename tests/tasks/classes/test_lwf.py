@@ -31,13 +31,14 @@ def test_all_tasks_equal_the_equation(arriving, softmax_over):
 def test_without_distillation_it_is_fine_tuning(arriving):
     """Bit for bit, and as many bytes; with it one more net goes down from the second task on."""
     plain, off, on = (
-        arriving.train(method, **settings) for method, settings in ((ClassLearner, {}), (LwF, {"distillation": 0.0}), (LwF, {}))
+        arriving.train(method, **settings)
+        for method, settings in ((ClassLearner, {}), (LwF, {"distillation": 0.0}), (LwF, {"distillation": 30.0}))
     )
     arriving.assert_same(off.net, plain.net, atol=0)
     assert [report.bytes_down for report in off.seen.rounds] == [report.bytes_down for report in plain.seen.rounds]
     factors = [a.bytes_down / b.bytes_down for a, b in zip(on.seen.rounds, plain.seen.rounds)]
     assert factors == [1, 1, 2, 2, 2, 2]
-    assert (on.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-4
+    assert (on.net.classifier.weight - plain.net.classifier.weight).abs().max() > 1e-3
 
 
 def test_a_student_that_agrees_gets_no_gradient():
