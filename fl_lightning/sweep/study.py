@@ -101,9 +101,9 @@ class SweepStudy:
         with self.lock:
             is_new = not database.exists()
             try:
-                self._storage = optuna.storages.RDBStorage(
-                    str(URL.create("sqlite", database=str(database))), engine_kwargs={"connect_args": {"timeout": _WAIT}}
-                )
+                # SQLAlchemy and Optuna give %, ?, # and braces of an address meanings of their own; the URI of a file has none.
+                address = URL.create("sqlite", database=database.absolute().as_uri(), query={"uri": "true"})
+                self._storage = optuna.storages.RDBStorage(str(address), engine_kwargs={"connect_args": {"timeout": _WAIT}})
                 self._runs = self._study("runs", pruner=median if prune else optuna.pruners.NopPruner())
             except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
                 if is_new:

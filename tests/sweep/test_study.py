@@ -241,8 +241,8 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
 
 
 def test_any_name_of_a_folder(tmp_path):
-    """In an address of a database, % and ? have a meaning."""
-    for name in ("50%41", "what?x", "a#b c"):
+    """In the address of a database, %, ?, # and braces have meanings."""
+    for name in ("50%41", "what?x", "a#b c", "set{1}", "é&=+"):
         SweepStudy(tmp_path / name).queue(RUNS)
         assert (tmp_path / name / "study.db").is_file()
         assert len(SweepStudy(tmp_path / name).records()) == len(RUNS)
