@@ -17,7 +17,7 @@ from fl_lightning.callbacks.federated_callback import write_net
 from fl_lightning.callbacks.probe import HeadProbe, head_of
 from fl_lightning.callbacks.round_forgetting import RoundForgetting
 from fl_lightning.checks import check_range
-from fl_lightning.evaluation.reference_sets import evaluated_weights
+from fl_lightning.evaluation.reference_sets import check_global_model, evaluated_weights
 from fl_lightning.functional import forgetting_from_best
 from fl_lightning.functional.class_gaussians import ClassMoments, class_moments, draw_features, pooled_moments
 from fl_lightning.functional.random_streams import torch_stream
@@ -69,10 +69,9 @@ class CCVR(HeadProbe):
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)
+        check_global_model("CCVR", module)
         why = None
-        if not module.has_global_model:
-            why = f"model is {type(module).__name__}, whose clients keep parts of the net"
-        elif module.privacy is not None:
+        if module.privacy is not None:
             why = f"model.privacy is {module.privacy!r}, which adds no noise to means and covariances"
         elif module.data.tasks is not None:
             why = f"data.tasks is {module.data.tasks!r}, after which clients hold only samples of the last task"

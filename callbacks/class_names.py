@@ -1,4 +1,4 @@
-"""How pictures name classes: where they arrive, with the rounds in which they came and went."""
+"""The classes that there have been, and how pictures name them: with the rounds in which arriving ones came and went."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,12 @@ import torch
 from torch import Tensor
 
 from fl_lightning.module import FederatedModule
+
+
+def num_seen(module: FederatedModule) -> int:
+    """How many classes there have been: all, unless they arrive; the others are the last ones."""
+    progress = module.tasks.class_progress()
+    return len(module.data.classes) if progress is None else progress.num_seen
 
 
 def class_names(module: FederatedModule) -> list[str]:

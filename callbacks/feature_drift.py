@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.callbacks.class_names import class_names
+from fl_lightning.callbacks.class_names import class_names, num_seen
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
 from fl_lightning.callbacks.probe import HeadProbe, head_of
@@ -34,9 +34,8 @@ class FeatureDrift(HeadProbe):
         before, after = models.evaluate_received(class_means), models.evaluate(class_means)  # (C, d), (K, C, d)
         drift = (after - before).norm(dim=-1) / before.norm(dim=-1)
         holds = module.data.label_counts[models.clients] > 0
-        has_samples, progress = members.sum(dim=0) > 0, module.tasks.class_progress()
-        if progress is not None:
-            has_samples[progress.num_seen :] = False  # of classes that have not arrived
+        has_samples = members.sum(dim=0) > 0
+        has_samples[num_seen(module) :] = False  # of classes that have not arrived
         scalars = {"held": holds & has_samples, "absent": ~holds & has_samples}
         module.log_round({f"drift/{name}": drift[mask].mean() for name, mask in scalars.items()}, round)
         log_tensors(trainer, {"drift/class": drift, "drift/cohort": torch.tensor(models.clients), "drift/holds": holds}, round)

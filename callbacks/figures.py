@@ -345,6 +345,13 @@ def label_shares(counts: Tensor, rows: Sequence[str], classes: Sequence[str], ti
     return figure
 
 
+def cohort_shares(counts: Tensor, all_clients: Tensor, clients: Sequence[int], classes: Sequence[str], round: int) -> Figure:
+    """:func:`label_shares` of a round's clients (K, C), of them together, and of all clients (C,)."""
+    rows = torch.cat([counts, counts.sum(dim=0, keepdim=True), all_clients[None]])
+    names = [*(f"client {client}" for client in clients), "cohort", "all clients"]
+    return label_shares(rows, names, classes, f"Labels of the cohort, round {round}")
+
+
 def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequence[str], title: str) -> None:
     """Draw the bars of :func:`label_shares` on ``axes``."""
     shares = counts.cpu().double()

@@ -4,11 +4,11 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fl_lightning.callbacks.class_names import class_names
+from fl_lightning.callbacks.class_names import class_names, num_seen
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import over_rounds
 from fl_lightning.callbacks.probe import Probe
-from fl_lightning.evaluation.reference_sets import evaluated_weights
+from fl_lightning.evaluation.reference_sets import check_global_model, evaluated_weights
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import predict_in_batches
 
@@ -38,10 +38,7 @@ class ForgettingEvents(Probe):
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)
-        if not module.has_global_model:
-            raise ValueError(
-                f"callback ForgettingEvents measures the global model, and {type(module).__name__} has none: leave it out"
-            )
+        check_global_model("ForgettingEvents", module)
 
     def on_aggregate_end(self, trainer: Trainer, module: FederatedModule, round: int) -> None:
         if not self.due(round):
@@ -55,8 +52,7 @@ class ForgettingEvents(Probe):
         forgotten = was_right & ~is_right
         self._was_right, self._counts = is_right, counts + forgotten
         never_forgotten = self._counts == 0
-        progress = module.tasks.class_progress()
-        seen = targets < (len(module.data.classes) if progress is None else progress.num_seen)
+        seen = targets < num_seen(module)
         sizes = torch.bincount(targets[seen], minlength=len(module.data.classes))
         by_class = torch.bincount(targets[forgotten], minlength=len(sizes)) / sizes
         self._history[round] = by_class

@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from fl_lightning.callbacks.class_names import class_names
+from fl_lightning.callbacks.class_names import class_names, num_seen
 from fl_lightning.callbacks.federated_callback import log_figure, log_tensors
 from fl_lightning.callbacks.figures import client_class_change
 from fl_lightning.callbacks.probe import HeadProbe, head_of
@@ -39,8 +39,7 @@ class HeadByClass(HeadProbe):
         before, after = models.evaluate_received(measure), models.evaluate(measure)  # (3, C), (K, 3, C)
         holds = module.data.label_counts[models.clients] > 0
         changes = after - before
-        progress = module.tasks.class_progress()
-        seen = slice(None if progress is None else progress.num_seen)  # the logits of the other classes are minus infinity
+        seen = slice(num_seen(module))  # the logits of the other classes are minus infinity
         scalars = {"head/norm_spread": before[0, seen].max() / before[0, seen].min()}
         for position, kind in enumerate(_KINDS):
             of_seen = changes[:, position, seen]

@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback, log_figure, log_tensors
-from fl_lightning.callbacks.figures import label_shares
+from fl_lightning.callbacks.figures import cohort_shares, label_shares
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import RoundReport
 
@@ -55,7 +55,5 @@ class LabelCounts(FederatedCallback):
             return
         everyone, some = module.data.label_counts, module.data.label_counts[report.clients]
         log_tensors(trainer, {"label_counts/clients": some}, round)
-        rows = torch.cat([some, some.sum(dim=0, keepdim=True), everyone.sum(dim=0, keepdim=True)])
-        labels = [*(f"client {client}" for client in report.clients), "cohort", "all clients"]
-        figure = label_shares(rows, labels, module.data.classes, f"Labels of the cohort, round {round}")
+        figure = cohort_shares(some, everyone.sum(dim=0), report.clients, module.data.classes, round)
         log_figure(trainer, "label_counts/cohort", figure, round)

@@ -62,7 +62,7 @@ class HeadProbe(Probe):
 
     def on_fit_start(self, trainer: Trainer, module: FederatedModule) -> None:
         super().on_fit_start(trainer, module)
-        layers = [layer for layer in classifier_of(module.net).modules() if isinstance(layer, nn.Linear)]
+        layers = _linear_layers(module.net)
         if not layers or layers[-1].out_features != len(module.data.classes):
             raise ValueError(
                 f"callback {type(self).__name__} needs a net whose last linear layer has a row for each class, but model.net "
@@ -72,4 +72,8 @@ class HeadProbe(Probe):
 
 def head_of(net: nn.Module) -> nn.Linear:
     """The last linear layer of a net for which :class:`HeadProbe` found one."""
-    return [layer for layer in classifier_of(net).modules() if isinstance(layer, nn.Linear)][-1]
+    return _linear_layers(net)[-1]
+
+
+def _linear_layers(net: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in classifier_of(net).modules() if isinstance(layer, nn.Linear)]

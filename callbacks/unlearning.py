@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
-from fl_lightning.evaluation.reference_sets import evaluated_weights
+from fl_lightning.evaluation.reference_sets import check_global_model, evaluated_weights
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.membership import membership_auc
 from fl_lightning.module import FederatedModule
@@ -104,11 +104,7 @@ def check_forgotten(callback: FederatedCallback, client: int, module: FederatedM
     name, count = type(callback).__name__, module.data.num_clients
     if not 0 <= client < count or count == 1:
         raise ValueError(f"{name}.client is {client}, must be one of several clients, between 0 and {count - 1}")
-    if not module.has_global_model:
-        raise ValueError(
-            f"callback {name}: model is {type(module).__name__}, whose clients keep parts of the net, so that there is no "
-            "global model to forget anything: leave the callback out"
-        )
+    check_global_model(name, module)
     if module.data.tasks is not None:
         raise ValueError(
             f"callback {name}: data.tasks is {module.data.tasks!r}, which changes clients' samples: set it to null"

@@ -13,6 +13,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, _stop)
     gc.disable()  # imports make many objects and hardly any garbage
     from fl_lightning.command_line import cli
+    from fl_lightning.command_line.closed_output import ending_quietly
 
     def imported() -> None:
         gc.freeze()
@@ -21,7 +22,7 @@ def main() -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     try:
-        return cli.ending_quietly(lambda: cli.main(imported=imported))
+        return ending_quietly(lambda: cli.main(imported=imported))
     finally:
         gc.unfreeze()  # what is frozen when the process ends is not freed, and triton reports it as leaked
 

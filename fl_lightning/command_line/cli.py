@@ -13,7 +13,7 @@ from typing import Any
 
 from fl_lightning import __version__
 from fl_lightning.checks import did_you_mean
-from fl_lightning.command_line.closed_output import ending_quietly, is_closed
+from fl_lightning.command_line.closed_output import is_closed
 from fl_lightning.command_line.commands import COMMANDS, SUBCOMMANDS
 from fl_lightning.config_files.bundled import describe_configs
 from fl_lightning.config_files.reading import config_text
@@ -159,7 +159,3 @@ def _no_subcommand(first: str, rest: Sequence[str]) -> str:
         return f"{first} is given where the subcommand must be: give one of {names} first, as in fl-lightning fit {first}"
     cure = did_you_mean(first, SUBCOMMANDS, otherwise="fl-lightning --help says what each does")
     return f"subcommand is {first}, must be one of {names}: {cure}"
-
-
-if __name__ == "__main__":
-    sys.exit(ending_quietly(main))

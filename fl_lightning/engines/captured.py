@@ -76,7 +76,7 @@ class CapturedEngine(SequentialEngine):
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
         key = run_key(self.seed) if self.counts_dropout else None
-        step = LocalStep(method, self.net, context.protection.estimate, dropout_key=key)
+        step = LocalStep(method, self.net, self.frozen, context.protection.estimate, dropout_key=key)
         touches = self.hooks.prepares or self.hooks.reads_models
         bounded = context.protection.bound is not None
         self._takes_whole = not (touches or bounded or self.needs.nonzeros_alone or self.needs.client_moments)

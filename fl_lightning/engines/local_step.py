@@ -15,7 +15,6 @@ from fl_lightning.functional.counted_dropout import CountedDropout
 from fl_lightning.functional.random_streams import random_bits, stream_seed
 from fl_lightning.functional.stateless import call_with, tensor_slots
 from fl_lightning.functional.transfers import filled
-from fl_lightning.models.federated_net import copied_net
 from fl_lightning.protocol import Batch, Client
 from fl_lightning.protocol.client import GradientEstimator
 
@@ -63,6 +62,7 @@ class LocalStep:
 
     Args:
         net: the net for the hooks, with other tensors in it during the call.
+        frozen: a second net, for ``client.evaluate``.
         differentiate: the way a function is differentiated, such as :func:`by_transform`.
         dropout_key: :func:`run_key` of the run; None: the net has no dropout that can be counted.
     """
@@ -71,14 +71,14 @@ class LocalStep:
         self,
         method: FederatedAlgorithm,
         net: nn.Module,
+        frozen: "Scope",
         estimate: GradientEstimator,
         differentiate: Callable[..., tuple[State, Any]] = by_transform,
         dropout_key: int | None = None,
     ) -> None:
         self.method, self.estimate, self._differentiate, self._dropout_key = method, estimate, differentiate, dropout_key
-        self.scope = Scope(net)
+        self.scope, self._frozen = Scope(net), frozen
         self._weight_names = [name for name, _ in net.named_parameters()]
-        self.frozen = Scope(copied_net(method).eval().requires_grad_(False))
 
     def __call__(
         self,
@@ -128,7 +128,7 @@ class LocalStep:
             step=step,
             data=None,
             differentiate=differentiate,
-            evaluate=lambda tensors, function: self.frozen.evaluate({**facts["received_state"], **tensors}, function),
+            evaluate=lambda tensors, function: self._frozen.evaluate({**facts["received_state"], **tensors}, function),
             apply=applied.append,
             estimate=self.estimate,
             resting=resting,

@@ -67,7 +67,7 @@ class VectorizedEngine(Engine):
             self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
         key = run_key(self.seed) if counts else None
-        self._local_step = LocalStep(method, self.net, context.protection.estimate, differentiate, key)
+        self._local_step = LocalStep(method, self.net, self.frozen, context.protection.estimate, differentiate, key)
         # Stacked clients need not be separated for FedAvg's hooks.
         self._one_by_one = self.hooks.reads_models or self.needs.nonzeros_alone or context.protection.bound is not None
         self._memory: State = {}  # memory of the stacks, by name of the weight or buffer

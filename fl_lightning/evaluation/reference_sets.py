@@ -37,6 +37,19 @@ def named_sources(key: str, sets: Mapping[str, ReferenceSource]) -> dict[str, So
     return {name: open_source(source, f"{key}.{name}") for name, source in sets.items()}
 
 
+def check_global_model(callback: str, method: FederatedAlgorithm) -> None:
+    """Check that a callback has a global model to measure.
+
+    Raises:
+        ValueError: if clients keep parts of the net.
+    """
+    if not method.has_global_model:
+        raise ValueError(
+            f"callback {callback}: model is {type(method).__name__}, whose clients keep parts of the net, so that there is no "
+            "global model: leave the callback out"
+        )
+
+
 def held_references(
     callback: str, sets: Mapping[str, Source], root: str | None, method: FederatedAlgorithm, data: FederatedDataModule
 ) -> dict[str, ReferenceSamples]:
@@ -45,11 +58,7 @@ def held_references(
     Raises:
         ValueError: if there is no global model, or as :class:`ReferenceSamples`.
     """
-    if not method.has_global_model:
-        raise ValueError(
-            f"callback {callback}: model is {type(method).__name__}, whose clients keep parts of the net, so that there is "
-            "no global model to ask: leave the callback out"
-        )
+    check_global_model(callback, method)
     folder = data.root if root is None else Path(root)
     return {name: ReferenceSamples(f"{callback}.sets has {name}", one, folder, data, method.net) for name, one in sets.items()}
 

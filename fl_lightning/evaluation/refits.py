@@ -9,7 +9,10 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.protocol import Client, CohortModels, Visit
+from fl_lightning.run.arguments import TrainingArguments
 from fl_lightning.state.client_states import MemoryStates
+
+_OF_THE_NET = {"adapter", "trained", "personal", "aggregation"}  # done to the net that is given, or after the fits
 
 
 def refit(
@@ -27,22 +30,12 @@ def refit(
 
 
 def refit_by_fedavg(method: FederatedAlgorithm, context: RunContext, round: int, clients: Sequence[int]) -> CohortModels:
-    """Models of clients after FedAvg's local steps from a method's global weights, on the batches of a round."""
-    plain = FederatedAlgorithm(
-        method.net,
-        loss=method.loss,
-        optimizer=method.optimizer,
-        local_steps=method.local_steps,
-        local_epochs=method.local_epochs,
-        learning_rate_decay=method.learning_rate_decay,
-        client_lr_scheduler=method.client_lr_scheduler,
-        visit_lr_scheduler=method.visit_lr_scheduler,
-        clip_local_gradients=method.clip_local_gradients,
-        micro_batch_size=method.micro_batch_size,
-        seed=method.seed,
-        hostile=method.hostile,
-        class_layer=method.class_layer,
-    ).to(context.device)
+    """Models of clients after FedAvg's local steps from a method's global weights, on the batches of a round.
+
+    With ``batch_norm_buffers: local`` every client starts from the global buffers.
+    """
+    common = {name: getattr(method, name) for name in TrainingArguments.__annotations__ if name not in _OF_THE_NET}
+    plain = FederatedAlgorithm(method.net, **common).to(context.device)
     plain.join(method.data)
     engine = SequentialEngine(plain, replace(context, states=MemoryStates()))
     fit = engine.run(round, [Visit(client) for client in clients], keep_models=True)

@@ -43,6 +43,11 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
     return torch.maximum(largest, -smallest).isfinite()
 
 
+def all_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether each tensor's values are all finite, (tensors,) booleans on their device; without integers and empty ones."""
+    return finite_rows((tensor[None] for tensor in tensors), 1)[:, 0]
+
+
 def _over_rows(reduce: Callable[..., Tensor], values: Tensor) -> Tensor:
     """Over all other dimensions at once, which reads the values in memory order."""
     return values if values.ndim == 1 else reduce(values, dim=tuple(range(1, values.ndim)))

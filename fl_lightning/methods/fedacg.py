@@ -37,7 +37,6 @@ class FedACG(FedProx):
     server_zeros = ("momentum",)
 
     def __init__(self, net: Net, momentum: float = 0.85, mu: float = 1e-3, **common: Unpack[CommonArguments]) -> None:
-        check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         super().__init__(net, mu, **common)
         check_range("model.momentum", momentum, at_least=0, below=1, hint="the paper uses 0.85")
         self.momentum = momentum

@@ -41,7 +41,7 @@ class FedCM(FederatedModule):
 
     def __init__(self, net: Net, alpha: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
-        check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedAvg")
+        check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is without momentum")
         self.alpha = alpha
         self._accumulated_steps = AccumulatedSteps(self.optimizer, self.step_factors)
 

@@ -46,6 +46,10 @@ class FedDisco(FederatedModule):
         # The last round and its cohort, and the weights of its clients: counts differ from task to task.
         self._weights: tuple[tuple[int, tuple[int, ...]], list[float]] = ((0, ()), [])
 
+    def check_data(self) -> None:
+        super().check_data()
+        self._weights = ((0, ()), [])  # not those of an earlier fit, perhaps of other data
+
     def update_weight(self, client: Client) -> float:
         cohort = tuple(sorted({visit.client for visit in self.present_cohort if visit.sends} | {client.index}))
         if (client.round, cohort) != self._weights[0]:

@@ -43,7 +43,6 @@ class FedNova(FedProx):
     """
 
     def __init__(self, net: Net, mu: float = 0.0, **common: Unpack[CommonArguments]) -> None:
-        check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         super().__init__(net, mu, **common)
         optimizer = self.optimizer([nn.Parameter(torch.zeros(1))])
         if type(optimizer) is not torch.optim.SGD:

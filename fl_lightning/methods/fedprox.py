@@ -31,7 +31,7 @@ class FedProx(FederatedModule):
 
     def __init__(self, net: Net, mu: float = 0.01, **common: Unpack[CommonArguments]) -> None:
         super().__init__(net, **common)
-        check_range("model.mu", mu, at_least=0, hint="0 is FedAvg")
+        check_range("model.mu", mu, at_least=0, hint="0 is without a pull")
         self.mu = mu
 
     def client_penalty(self, net: nn.Module, client: Client) -> Tensor | float:

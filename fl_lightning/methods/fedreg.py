@@ -20,6 +20,7 @@ from fl_lightning.checks import check_range
 from fl_lightning.engines.net_behaviour import draws, mixes_samples
 from fl_lightning.functional.loss_reductions import at_least_float32
 from fl_lightning.losses import CrossEntropy
+from fl_lightning.models.federated_net import copied_net
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting
 from fl_lightning.protocol import Batch, Client, DataNeeds, Needs, State, mean_gradient
 from fl_lightning.protocol.learner import objective_gradients
@@ -93,30 +94,27 @@ class FedReg(FederatedModule):
     def check_data(self) -> None:
         super().check_data()
         check_groups(self, "lr", *_NONE)
-        if draws(self.net, inputs := self.data.first_inputs(2)) or mixes_samples(self.net, inputs):
+        inputs = self.data.first_inputs(2)
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            kind = "whole numbers that are not images and have no gradients"
+            kind = kind if isinstance(inputs, Tensor) else "several tensors a sample"
             raise ValueError(
-                f"model.net is {type(self.net).__name__}: its outputs in training depend on chance or on other samples, but "
-                "FedReg needs outputs that depend only on the sample: use another net"
+                f"data.source gives {kind}, but FedReg makes its pseudo data with gradients: use another method, or give "
+                "one tensor of floats"
             )
-
-    def configure_model(self) -> None:
-        super().configure_model()
-        if self.federation is not None:
-            inputs = self.data.first_inputs(1)
-            if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-                kind = "whole numbers that are not images and have no gradients"
-                kind = kind if isinstance(inputs, Tensor) else "several tensors a sample"
-                raise ValueError(
-                    f"data.source gives {kind}, but FedReg makes its pseudo data with gradients: use another method, or give "
-                    "one tensor of floats"
-                )
-        for name, layer in self.net.named_modules():
+        net = copied_net(self).train()  # as clients train it, whatever the mode of the net that was given
+        for name, layer in net.named_modules():
             uses_more = isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
             if uses_more and layer.training and getattr(layer, "p", 1) > 0:  # a frozen BatchNorm does not train
                 raise ValueError(
                     f"model.net has the layer {name}, {type(layer).__name__}, but FedReg needs a net with an output that "
                     "depends only on the sample: use group norm or none, and no dropout"
                 )
+        if draws(net, inputs) or mixes_samples(net, inputs):
+            raise ValueError(
+                f"model.net is {type(net).__name__}: its outputs in training depend on chance or on other samples, but FedReg "
+                "needs outputs that depend only on the sample: use another net"
+            )
 
     def client_start(self, net: nn.Module, client: Client) -> dict[str, Any]:
         """Pseudo and perturbed data, a row for each batch of one pass over the client's samples in an order drawn for it.

@@ -30,7 +30,6 @@ class MoFedSAM(FedCM, FedSAM):
     """
 
     def __init__(self, net: Net, alpha: float = 0.1, rho: float = 0.05, **common: Unpack[CommonArguments]) -> None:
-        check_range("model.alpha", alpha, above=0, at_most=1, hint="1 is FedSAM")
         super().__init__(net, alpha, **common)
         check_range("model.rho", rho, at_least=0, hint="0 is FedCM")
         self.rho = rho

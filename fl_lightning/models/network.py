@@ -49,6 +49,8 @@ def find_class_layer(net: nn.Module, given: str | None = None) -> None:
     Raises:
         ValueError: if the net has no layer ``given``.
     """
+    for earlier in (_FOUND, _USED):  # of another method with this net
+        net.__dict__.pop(earlier, None)
     layers = dict(net.named_modules())
     if given is not None and (not given or given not in layers):
         last = ", ".join([*layers][-5:])

@@ -105,7 +105,7 @@ def read_state_dict(file: str, key: str = "model.net.weights") -> State:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything in the unpickler
         raise ValueError(f"{key} is {file}, which torch cannot read as plain weights: {cure}") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{key} is {file}, which holds more than weights, or none: {cure}")
     return state
 

@@ -175,9 +175,10 @@ def evaluate_net(net: nn.Module, function: Callable[[Any], Result]) -> Result:
     """The result of a function of a net in evaluation mode; the net's mode is restored."""
     training = net.training
     net.eval()
-    result = function(net)
-    net.train(training)
-    return result
+    try:
+        return function(net)
+    finally:
+        net.train(training)
 
 
 def predict_in_batches(net: nn.Module, batch_size: int, inputs: Inputs) -> Tensor:

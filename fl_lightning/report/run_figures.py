@@ -262,9 +262,7 @@ def _labels(log: Log) -> Iterator[Picture]:
     def of_cohort(round: int) -> Figure:
         before = max((after for after in begun if after < round), default=begun[0])
         first, some = _fitting(log, ("label_counts/first_clients", before, "NC"), ("label_counts/clients", round, "KC"))
-        rows = [*(f"client {client}" for client in cohort(log, round) or ()), "cohort", "all clients"]
-        counts = torch.cat([some, some.sum(dim=0, keepdim=True), first[-1:]])
-        return figures.label_shares(counts, rows, class_labels(log, some.shape[1]), f"Labels of the cohort, round {round}")
+        return figures.cohort_shares(some, first[-1], cohort(log, round) or (), class_labels(log, some.shape[1]), round)
 
     yield Picture("label_counts/partition", begun, partition, of_the_run=len(begun) == 1)
     counted = [

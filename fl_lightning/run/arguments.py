@@ -21,7 +21,9 @@ from fl_lightning.robustness import Aggregation, Hostile
 StorageOfStates = Literal["memory", "disk"]
 
 
-class _OfTraining(TypedDict, total=False):
+class TrainingArguments(TypedDict, total=False):
+    """Arguments that every ``FederatedAlgorithm`` has, whatever it is."""
+
     loss: Loss | TorchLosses
     optimizer: OptimizerBuilder
     local_steps: int | None
@@ -50,7 +52,7 @@ class _OfRun(TypedDict, total=False):
     initial_weights: str | None
 
 
-class AlgorithmArguments(_OfTraining, total=False):
+class AlgorithmArguments(TrainingArguments, total=False):
     """Arguments of ``FederatedAlgorithm``."""
 
     server_weighting: ServerWeighting
@@ -61,7 +63,7 @@ class CommonArguments(AlgorithmArguments, _OfRun, total=False):
     """Arguments of every method."""
 
 
-class ArgumentsButWeightingAndTasks(_OfTraining, _OfRun, total=False):
+class ArgumentsButWeightingAndTasks(TrainingArguments, _OfRun, total=False):
     """Arguments of a method with its own ``server_weighting`` and ``tasks``."""
 
 

@@ -29,7 +29,7 @@ class RunRecord(Callback):
 
     A checkpoint stores the lengths of the record and of its mirror, TensorBoard's event files. When a fit resumes in the same
     folder, the later lines of a killed process are cut off, since its rounds are done again. A fit that ends before it
-    starts to train does not change the files. The folders that a fit writes to are locked until its process ends in any way.
+    starts to train does not change the files. The folders that a fit writes to are locked until it ends, however it ends.
     """
 
     def __init__(self) -> None:

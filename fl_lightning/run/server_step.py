@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fl_lightning.data.participation import Participation
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.functional.aggregation import State
-from fl_lightning.functional.finite import finite_rows
+from fl_lightning.functional.finite import all_finite
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.privacy import Privacy
@@ -79,7 +79,7 @@ class UndoableStep:
         self._moments: Moments = []
         self.is_undone = False  # the remembered state is restored
         # Values that are non-finite by design, such as an accuracy that was never measured, do not come from the step.
-        self._finite = _are_finite(self._tensors().values())
+        self._finite = all_finite(self._tensors().values())
 
     def remember(self) -> None:
         """Copy the present state; the previous round's is overwritten."""
@@ -91,9 +91,9 @@ class UndoableStep:
 
     def is_sound(self) -> bool:
         """Whether all finite values are still finite; the one transfer from the device."""
-        finite = _are_finite(self._tensors().values())
+        finite = all_finite(self._tensors().values())
         moments = [moment for state in self._optimizer.state.values() for moment in state.values() if _is_checked(moment)]
-        sound = bool((finite | ~self._finite).all() & _are_finite(moments).all())
+        sound = bool((finite | ~self._finite).all() & all_finite(moments).all())
         if sound:
             self._finite = finite
         return sound
@@ -138,8 +138,3 @@ def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
 def _is_checked(value: Any) -> bool:
     """Counters of steps, without dimensions, can be on another device than the weights."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0
-
-
-def _are_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Whether the values of each tensor are all finite, on their device; without integers and empty ones."""
-    return finite_rows((tensor[None] for tensor in tensors), 1)

@@ -10,7 +10,7 @@ from fl_lightning.functional.aggregation import State
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
 from fl_lightning.models.torchvision_model import check_finite_values, check_no_wrapper, read_state_dict
-from fl_lightning.state.checkpoint import plain_weights, read_checkpoint, weights_of_net
+from fl_lightning.state.checkpoint import read_checkpoint, weights_of_net
 
 _KEY = "model.initial_weights"
 
@@ -59,10 +59,11 @@ def stored_weights(path: str, given: InputRecord, key: str = _KEY) -> tuple[Stat
         FileNotFoundError, ValueError: as :func:`take_initial_weights`.
     """
     check_file(key, path, "give a checkpoint of a run, or a net's state dict")
-    if path.endswith(".safetensors"):
+    try:
         return read_state_dict(path, key), None
-    if (weights := plain_weights(path)) is not None:
-        return weights, None
+    except ValueError:
+        if path.endswith(".safetensors"):
+            raise
     checkpoint = read_checkpoint(path, key, or_else="save a net's state_dict() by itself with torch.save")
     try:
         check_same_inputs(recorded_inputs(checkpoint), given, key)

@@ -113,19 +113,6 @@ def read_checkpoint(path: str | os.PathLike[str], key: str = "ckpt_path", or_els
     return checkpoint
 
 
-def plain_weights(path: str | os.PathLike[str]) -> State | None:
-    """The state dict of a net in a file that ``torch.save`` wrote, its tensors on the CPU; None for a file with anything else.
-
-    Never runs code in the file.
-    """
-    try:
-        stored = checked_load(path)
-    except ValueError:
-        return None
-    is_plain = isinstance(stored, dict) and all(isinstance(tensor, Tensor) for tensor in stored.values())
-    return dict(stored) if is_plain and stored else None
-
-
 def check_whole(checkpoint: dict[str, Any]) -> None:
     """Check that a fit can continue from a checkpoint.
 

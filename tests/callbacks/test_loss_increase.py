@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from batch_norm_net import BatchNormNet
 from torch import nn
 
 from fl_lightning import FedAvg, FedReg
@@ -294,6 +295,25 @@ def test_fedavgs_clients_are_hostile_where_fedregs_are(along_fedreg):
     honest, method.hostile = models(), LabelFlip(0.4)
     apart = (models() - honest).norm(dim=1)
     assert apart.nonzero().flatten().tolist() == method.hostile.clients(len(everybody), method.seed)
+
+
+class WithPseudoData(FedAvg):
+    """FedAvg, for which FedAvg is measured too."""
+
+    def pseudo_data(self, client):
+        return {}
+
+
+@pytest.mark.parametrize("batch_norm_buffers", ["averaged", "reset"])
+def test_fedavgs_clients_have_the_runs_batch_norm(fit, toy_data, batch_norm_buffers):
+    """From FedAvg's own global models, FedAvg's local steps are those of the run."""
+    trajectory, net = Trajectory(), BatchNormNet([4], 3).double()
+    method = WithPseudoData(net, local_epochs=2, engine="sequential", batch_norm_buffers=batch_norm_buffers)
+    callbacks = [LossIncrease(every=1, fedavg=True), trajectory]
+    fit(method, toy_data(cohorts=COHORTS, batch_size=5), 4, precision="64-true", callbacks=callbacks)
+    for round in range(2, 5):
+        newest = trajectory.newest[round]
+        assert newest["forgetting/loss_increase_fedavg"] == pytest.approx(newest["forgetting/loss_increase"], **EXACT)
 
 
 def test_fedavg_is_compared_with_fedreg_alone(main):

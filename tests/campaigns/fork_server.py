@@ -17,13 +17,13 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 from unittest import mock
 
-_PROGRAM = "fl_lightning.command_line.cli"
+_PROGRAM = "fl_lightning"
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "no_garbage_yet",
         *(
-            _PROGRAM,
+            "fl_lightning.command_line.cli",
             "fl_lightning.command_line.trainer_command",
             "fl_lightning.command_line.sweep",
             "fl_lightning.methods",

@@ -43,7 +43,7 @@ from torch.utils.checkpoint import checkpoint
 from fl_lightning import FedAvg, methods
 from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.engines import engine_choice, vectorized
-from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep
+from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, Scope
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.protocol import pack
 from fl_lightning.protocol.client import mean_gradient
@@ -343,7 +343,7 @@ def test_a_local_step_changes_no_argument(fit):
     data, steps = equal()
     method = CustomStep(batch_norm_net, optimizer=sgd, engine="sequential", **steps)
     fit(method, data, 1, precision="64-true")
-    step, net = LocalStep(method, method.net, mean_gradient), method.net
+    step, net = LocalStep(method, method.net, Scope(copy.deepcopy(method.net)), mean_gradient), method.net
     trained, untrained = dict(net.named_parameters()), dict(net.named_buffers())
     counts = data.label_counts[0]
     facts = {name: torch.tensor(1.0) for name in ("index", "num_train", "num_steps", "learning_rate")}

@@ -58,5 +58,5 @@ def test_the_own_gradient_alone_is_fedavg(tiny):
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
 def test_alpha_out_of_range_is_refused(tiny, alpha):
     """One line with the key, the value and what is allowed."""
-    with pytest.raises(ValueError, match=rf"^model.alpha is {alpha}, must be above 0 and at most 1: 1 is FedAvg$"):
+    with pytest.raises(ValueError, match=rf"^model.alpha is {alpha}, must be above 0 and at most 1: 1 is without momentum$"):
         FedCM(tiny.new_net(), alpha=alpha)

@@ -1,11 +1,13 @@
 """FedDisco against its weights by hand, and in a plain loop."""
 
+import copy
 import math
 
 import pytest
 import torch
 
 from fl_lightning import FedAvg
+from fl_lightning.data import from_arrays
 from fl_lightning.methods import FedDisco
 from fl_lightning.methods.feddisco import disco_weights
 
@@ -58,6 +60,20 @@ def test_rounds_equal_a_weighted_mean(tiny, weighting):
         net.load_state_dict(new)
     tiny.assert_same(method.net, net)
     tiny.assert_moved(net)
+
+
+def test_a_second_fit_weighs_its_own_clients(fit):
+    """Of other samples, though round and cohort are those of the first fit."""
+    inputs, targets = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    targets[:10] = 0
+    few, many = [*range(10)], [*range(10, 30)]
+    first, second = (from_arrays(inputs, targets, clients, batch_size=None) for clients in ([few, many], [many, few]))
+    method = FedDisco(torch.nn.Linear(4, 3), local_steps=1)
+    fit(method, first, 1)
+    fresh = FedDisco(copy.deepcopy(method.net), local_steps=1)
+    for one in (method, fresh):
+        fit(one, second, 1)
+    assert torch.equal(method.net.weight, fresh.net.weight)
 
 
 def test_without_both_it_is_fedavg(tiny):

@@ -43,7 +43,7 @@ def test_the_first_step_feels_no_pull(tiny):
 
 def test_negative_mu_is_refused(tiny):
     """One line with the key, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"^model.mu is -0.1, must be at least 0: 0 is FedAvg$"):
+    with pytest.raises(ValueError, match=r"^model.mu is -0.1, must be at least 0: 0 is without a pull$"):
         FedProx(tiny.new_net(), mu=-0.1)
 
 
@@ -51,4 +51,4 @@ def test_negative_mu_on_the_command_line(main):
     """The same line, and no traceback."""
     code, _, error = main("fit", "--config", "digits_tce.yaml", "--model", "FedProx", "--model.mu", "-1")
     assert code == 1
-    assert error == "fl-lightning: error: model.mu is -1.0, must be at least 0: 0 is FedAvg\n"
+    assert error == "fl-lightning: error: model.mu is -1.0, must be at least 0: 0 is without a pull\n"

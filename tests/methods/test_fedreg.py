@@ -389,15 +389,16 @@ def test_settings_out_of_range_are_refused(tiny, settings, message):
 def test_nets_that_mix_samples_or_draw_are_refused(tiny, layer, name):
     """Said before round 1, with the layer; dropout of nothing is fine."""
 
-    def train(layer):
+    def train(layer, training=True):
         class Wrapped(FedReg):
             def __init__(self, net, **common):
-                super().__init__(nn.Sequential(net, layer).double(), **common)
+                super().__init__(nn.Sequential(net, layer).double().train(training), **common)
 
         return tiny.train(Wrapped, tiny.new_data(cohorts=[[1]]), norm=False)
 
-    with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
-        train(layer)
+    for training in (True, False):  # libraries give nets in evaluation mode
+        with pytest.raises(ValueError, match=rf"^model.net has the layer 1, {name}, but FedReg needs a net with an output"):
+            train(layer, training)
     with pytest.raises(ValueError, match="^model.net is Sequential: its outputs in training depend on chance"):
         train(StochasticDepth(0.5, "row"))
     train(nn.Dropout(0.0))

@@ -31,7 +31,7 @@ def test_its_parts_alone(tiny):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"alpha": 0.0}, "model.alpha is 0.0, must be above 0 and at most 1: 1 is FedSAM"),
+        ({"alpha": 0.0}, "model.alpha is 0.0, must be above 0 and at most 1: 1 is without momentum"),
         ({"rho": -1.0}, "model.rho is -1.0, must be at least 0: 0 is FedCM"),
     ],
 )

@@ -150,6 +150,15 @@ def test_a_known_name_in_the_middle_is_of_no_concern_without_a_class_layer():
     assert module.personal == ("out.*",)
 
 
+def test_the_next_method_with_a_net_finds_its_own_class_layer():
+    """Not the one that an earlier method was given."""
+    net = WithParts()
+    FedAvg(net, class_layer="features.0").configure_model()
+    second = FedPer(net)
+    second.configure_model()
+    assert second.personal == ("classifier.*",)
+
+
 def test_callbacks_measure_the_same_layer():
     measured = [
         fitted(FedAvg, net, layer, "sequential", HeadByClass(every=1), FeatureDrift(every=1))[1]

@@ -57,17 +57,29 @@ def test_weights_and_buffers_and_nothing_else_are_taken(fit, toy_data, tmp_path)
     assert actual.began_from == {"file": str(tmp_path / "old.ckpt"), "round": 2}
 
 
+def test_weights_in_torchs_older_format_are_a_beginning(tmp_path, fit, toy_data):
+    given, net = torch.nn.Linear(4, 3).double(), torch.nn.Linear(4, 3).double()
+    torch.save(given.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    start = FedAvg(net, initial_weights=str(tmp_path / "old.pt"), local_steps=1)
+    expected = FedAvg(given, local_steps=1)
+    for method in (start, expected):
+        fit(method, toy_data(), 1)
+    assert torch.equal(start.net.weight, expected.net.weight)
+
+
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
         ("nowhere.ckpt", "", "model.initial_weights is nowhere.ckpt, which does not exist"),
         ("garbage.ckpt", "", "model.initial_weights is garbage.ckpt, which is not a checkpoint"),
+        ("nothing.pt", "", "model.initial_weights is nothing.pt, which "),
         (None, "--model.net.hidden [16]", "last.ckpt, which holds another net: "),
     ],
 )
 def test_what_is_no_beginning_is_refused_in_one_line(main, tmp_path, path, options, message):
     """And leaves no folder of the run behind."""
     (tmp_path / "garbage.ckpt").write_bytes(b"garbage")
+    torch.save({}, tmp_path / "nothing.pt")
     if path is None:
         assert main(*RUN, "1")[0] == 0
         path = "runs/digits_tce/version_0/checkpoints/last.ckpt"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fl_lightning.checks import check_range, check_whole
 from fl_lightning.functional import class_imbalance, gaussian_divergence, roughness
-from fl_lightning.functional.finite import finite_rows
+from fl_lightning.functional.finite import all_finite
 from fl_lightning.functional.random_streams import seeded_layers, torch_stream
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.functional.transfers import filled
@@ -166,7 +166,7 @@ class MFCL(DistillingLearner):
         self.generator.requires_grad_(False)
         # Images of a non-finite generator would lose every client's update in all later rounds.
         tensors = (*self.generator.parameters(), *self.generator.buffers())
-        if not finite_rows((tensor[None] for tensor in tensors), 1).all():
+        if not all_finite(tensors).all():
             raise FloatingPointError(
                 f"the generator of MFCL is not finite after task {self.task + 1}: lower model.tasks.statistics_weight, or "
                 "use a learner without a generator, such as LwF"
