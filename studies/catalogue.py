@@ -55,6 +55,7 @@ ORDER = (
     "tce_with_norms",
     "personal_dirichlet",
     "personal_shards",
+    "forgetting_rates",
     "arriving_classes",
     "fedreg_mechanism",
     "fedweit_sharing",

@@ -1,6 +1,6 @@
 """Forgetting across all methods that learn one global model, and FedAvg with TCE and WSM: one federation, one rate.
 
-A second study tests the two losses on other seeds.
+A second study tests the two losses on other seeds, and a third chooses the rate of each of the best methods.
 """
 
 from studies.declaration import SWEEP, Study, Sweep
@@ -74,5 +74,22 @@ STUDIES = [
         sweeps=tuple(_sweep(name, *_RUNS[name], seeds="4,5,6,7,8") for name in ("FedAvg", "TCE", "WSM")),
         measures=_MEASURES,
         baseline={SWEEP: "FedAvg"},
+    ),
+    Study(
+        name="forgetting_rates",
+        title="Forgetting across methods: the learning rate of the best",
+        claim="Each method has its highest final validation accuracy at a rate between the lowest and the highest tried. "
+        "forgetting_at_own_rates, which is declared next, takes these rates, with other seeds.",
+        paper="No paper compares these methods in one setting. It is the federation of forgetting_across_methods, with another "
+        "seed. Four of the five methods with the highest validation accuracy there are compared with FedAvg, TCE and WSM; "
+        "FedReg, the fifth, takes more than two hours a run and stays at 0.1.",
+        sweeps=tuple(
+            _sweep(name, f"{options} --set model.optimizer.lr=0.03,0.1,0.3", loss, seeds="11")
+            for name, (options, loss) in _RUNS.items()
+            if name in ("FedAvg", "TCE", "WSM", "FedProx", "FedDyn", "FedCurv", "Flashback")
+        ),
+        measures={"val_accuracy": "final validation accuracy", **_MEASURES},
+        baseline={SWEEP: "FedAvg"},
+        chosen="model.optimizer.lr",
     ),
 ]
