@@ -44,7 +44,13 @@ def finite_rows(tensors: Iterable[Tensor], num_rows: int, device: torch.device |
 
 
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Whether each tensor's values are all finite, (tensors,) booleans on their device; without integers and empty ones."""
+    """Whether each tensor's values are all finite, (tensors,) booleans on their device; without integers and empty ones.
+
+    Example::
+
+        >>> all_finite([torch.tensor([1.0, torch.nan]), torch.zeros(3)])
+        tensor([False,  True])
+    """
     return finite_rows((tensor[None] for tensor in tensors), 1)[:, 0]
 
 
