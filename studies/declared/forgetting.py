@@ -84,7 +84,7 @@ STUDIES = [
         "seed. Four of the five methods with the highest validation accuracy there are compared with FedAvg, TCE and WSM; "
         "FedReg, the fifth, takes more than two hours a run and stays at 0.1.",
         sweeps=tuple(
-            _sweep(name, f"{options} --set model.optimizer.lr=0.03,0.1,0.3", loss, seeds="11")
+            _sweep(name, f"{options} --set model.optimizer.lr=0.03,0.1,0.3", loss, seeds="[11]")
             for name, (options, loss) in _RUNS.items()
             if name in ("FedAvg", "TCE", "WSM", "FedProx", "FedDyn", "FedCurv", "Flashback")
         ),
