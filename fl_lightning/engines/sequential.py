@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.hook_mistakes import check_minimised
@@ -17,7 +19,7 @@ from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.many_tensors import set_gradients
 from fl_lightning.functional.schedules import set_rates
-from fl_lightning.protocol import Batch, Client, Objective, Reply, Request, Visit
+from fl_lightning.protocol import Batch, Client, Gradients, Objective, Reply, Request, Visit, mean_gradient
 
 
 class SequentialEngine(Engine):
@@ -72,14 +74,28 @@ class SequentialEngine(Engine):
         """One local step; returns the loss before it."""
         self._resting = tuple(self.method.resting(client.index, step))  # for ``_apply`` too
         client = client.having(step=step, resting=self._resting)
+        protected = self.context.protection.estimate is not mean_gradient
+        if protected:
+            client = client.having(estimate=self._estimate)
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         batch = client.labeled(batch)
         dropout = step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext()
-        self._applied = 0
+        self._applied, self._estimated = 0, False
         with dropout, self._factors.collected():
             loss = self.method.client_step(self.net, batch, client)
         check_one_update(self.method, self._applied)
+        if protected and not self._estimated:
+            raise ArgumentError(
+                f"{type(self.method).__name__}.client_step",
+                "takes gradients without client.estimate, so that model.privacy neither clips them nor adds noise: take them "
+                "from objective_gradients, or use UserLevelDP",
+            )
         return loss
+
+    def _estimate(self, *arguments: Any, **settings: Any) -> Gradients:
+        """``client.estimate`` of a defence, which notes that a local step called it."""
+        self._estimated = True
+        return self.context.protection.estimate(*arguments, **settings)
 
     def differentiate(
         self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None

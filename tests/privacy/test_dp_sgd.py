@@ -20,6 +20,7 @@ from fl_lightning.losses import Loss
 from fl_lightning.models import CNN2, CNN10, LeNet, ResNet18
 from fl_lightning.privacy import DPSGD
 from fl_lightning.privacy.dp_sgd import clipped_sum, sample_norms
+from fl_lightning.protocol.learner import objective_gradients
 
 # Clipping ---------------------------------------------------------------------------------------------------------------
 
@@ -461,6 +462,30 @@ class OneColumn(Loss):
 def test_a_loss_of_another_shape_is_refused(fit, toy_data):
     with pytest.raises(ValueError, match=r"^model\.loss, or .* \((\d+), 1\) for \1 samples, must be \(\1,\), one"):
         fit(FedAvg(nn.Linear(4, 3), loss=OneColumn(), privacy=DPSGD(1.0)), toy_data(), 1)
+
+
+def test_a_step_past_the_noise_is_refused(fit, toy_data):
+    """Before round 1: ``client.differentiate`` has neither clipping nor noise."""
+
+    class Plain(FedAvg):
+        def client_gradients(self, net, batch, client):
+            def objective():
+                loss = batch.mean(self.client_loss(net, batch, client))
+                return loss + self.total_penalty(net, client), loss
+
+            return client.differentiate(objective)
+
+    class Estimated(FedAvg):
+        def client_gradients(self, net, batch, client):
+            return objective_gradients(self, net, batch, client)
+
+    net, common = nn.Linear(4, 3).double(), {"local_steps": 1, "privacy": DPSGD(1.0)}
+    with pytest.raises(ValueError, match=r"^Plain.client_step takes gradients without client.estimate, .* UserLevelDP"):
+        fit(Plain(copy.deepcopy(net), **common), toy_data(batch_size=5), 1)
+    own, plain = Estimated(copy.deepcopy(net), **common), FedAvg(copy.deepcopy(net), **common)
+    for method in (own, plain):
+        fit(method, toy_data(batch_size=5), 1)
+    assert torch.equal(own.net.weight, plain.net.weight)
 
 
 def test_a_net_in_half_precision_is_refused(fit, toy_data):
