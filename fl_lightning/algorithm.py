@@ -5,7 +5,7 @@ The hooks are in the order in which a round calls them, those of a client in :cl
 through the hooks on any machine, and :class:`fl_lightning.FederatedModule` is this class with Lightning.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial, reduce
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range, check_whole
+from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range, check_whole, counted
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.clipping import clipped
 from fl_lightning.functional.random_streams import seeded_layers
@@ -47,7 +47,7 @@ from fl_lightning.protocol import (
     Visit,
     Weighted,
 )
-from fl_lightning.protocol.hooks import follow_keywords, overridden
+from fl_lightning.protocol.hooks import follow_keywords, overridden, replaces
 from fl_lightning.robustness import Aggregation, Hostile
 
 ServerWeighting = Literal["n_weighted", "uniform"]
@@ -107,6 +107,10 @@ class LocalTraining(FederatedNet):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if isinstance(own := vars(cls).get("needs"), Mapping | Collection) and not isinstance(own, Needs):
+            raise TypeError(
+                f"{cls.__name__}.needs is {own!r}, must be Needs, as in needs = fl_lightning.Needs(client_weights=True)"
+            )
         if "needs" not in vars(cls):
             cls.needs = reduce(Needs.__or__, (base.needs for base in cls.__bases__ if issubclass(base, LocalTraining)))
         if "__init__" in vars(cls):
@@ -155,12 +159,23 @@ class LocalTraining(FederatedNet):
             raise TypeError(f"model.tasks is {tasks!r}, must be a learner of tasks, such as fl_lightning.tasks.EWC()")
         self.tasks = Learner() if tasks is None else tasks
         self.tasks.belong_to(self)
+        if overridden(self.tasks, Learner.client_gradients) and replaces(type(self), LocalTraining.client_gradients):
+            raise ValueError(
+                f"model.tasks is {type(self.tasks).__name__}, but {type(self).__name__}.client_gradients does not call "
+                "super().client_gradients, in which it follows the gradients: call it first, or use a method such as FedAvg"
+            )
         if aggregation is not None and overridden(self.tasks, Learner.upload):
             raise ValueError(
                 f"model.aggregation is {type(aggregation).__name__}, but {type(self.tasks).__name__} in model.tasks also sends "
                 "what it does not protect: use a learner that sends nothing of its own, such as LwF or EWC"
             )
         separate = aggregation is not None or (hostile is not None and hostile.corrupts_uploads)
+        if separate and self.needs.each_upload:
+            name = "aggregation" if aggregation is not None else "hostile"
+            raise ValueError(
+                f"model.{name} is {type(getattr(self, name)).__name__}, but {type(self).__name__} reads the weights that each "
+                "client sends, which it does not change: use a method that needs only their mean, such as FedAvg"
+            )
         self.needs = self.needs | self.tasks.needs | Needs(each_upload=separate)
         if micro_batch_size is not None:
             _check_micro_batches(self)
@@ -432,7 +447,8 @@ class FederatedAlgorithm(LocalTraining):
         """
         gradients = update.pseudo_gradient if update is not None else {}
         for name, parameter in self.net.named_parameters():
-            parameter.grad = gradients.get(name)
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
         self.step_server_optimizer()
         buffers = dict(self.net.named_buffers())
         for name, mean in (update.buffers if update is not None else {}).items():
@@ -496,22 +512,35 @@ def _accumulated(method: LocalTraining, net: nn.Module, batch: Batch, client: Cl
     """Gradients and mean loss of a batch, from those of its parts, weighted by the samples that count."""
     size = method.micro_batch_size
     if size is None or len(batch.targets) <= size:
-        result = method.client_gradients(net, batch, client)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise ArgumentError(
-                f"{type(method).__name__}.client_gradients",
-                "must return the gradients, in the order of the weights, and the loss",
-            )
-        return result
+        return _checked_gradients(method, method.client_gradients(net, batch, client))
     sums: list[Tensor] = []
     for part in batch.split(size):
-        gradients, loss = method.client_gradients(net, part, client)
+        gradients, loss = _checked_gradients(method, method.client_gradients(net, part, client))
         terms = [*gradients, loss]
         if isinstance(part.num_samples, Tensor):  # the mean over a part without samples that count is NaN
             terms = [torch.where(part.num_samples > 0, term, 0) for term in terms]
         terms = [term * (part.num_samples / batch.num_samples) for term in terms]
         sums = [total + term for total, term in zip(sums, terms, strict=True)] if sums else terms
     *gradients, loss = sums
+    return gradients, loss
+
+
+def _checked_gradients(method: LocalTraining, result: Any) -> tuple[Sequence[Tensor], Tensor]:
+    """What ``client_gradients`` returned.
+
+    Raises:
+        ArgumentError: if it is not a gradient for each trained weight, and the loss.
+    """
+    hook, number = f"{type(method).__name__}.client_gradients", len(method.trained_names)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ArgumentError(hook, "must return the gradients, in the order of the weights, and the loss")
+    gradients, loss = result
+    if not isinstance(gradients, Sequence):
+        raise ArgumentError(hook, f"returns gradients in a {type(gradients).__name__}, must return a list of {number}")
+    if len(gradients) != number:
+        raise ArgumentError(
+            hook, f"returns {counted(len(gradients), 'gradient')}, must return {number}: one for each trained weight"
+        )
     return gradients, loss
 
 

@@ -442,9 +442,10 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
             f"the clients of {type(method).__name__} keep parts of the net: a checkpoint has no single one; test evaluates"
             " theirs"
         )
-    # A learner of tasks continues only in a run.
-    of_tasks = {name: tensor for name, tensor in method.state_dict().items() if name.startswith("tasks.")}
-    others = {name: tensor for name, tensor in checkpoint["state_dict"].items() if not name.startswith("tasks.")}
+    # A learner of tasks continues only in a run, and so do the buffers of a method that it has for its data.
+    present = method.state_dict()
+    of_tasks = {name: tensor for name, tensor in present.items() if name.startswith("tasks.")}
+    others = {name: tensor for name, tensor in checkpoint["state_dict"].items() if name.startswith("net.") or name in present}
     checkpoint["state_dict"] = {**others, **of_tasks}
     method.on_load_checkpoint(checkpoint)
     for name, weight in method.state_dict(keep_vars=True).items():
@@ -464,14 +465,14 @@ def _started_engine(method: FederatedModule) -> StartedEngine:
     )
     last = method.trainer.max_steps
     rounds = range(min(method.trainer.global_step + 1, last), last + 1)
-    visits = first_visits(method, rounds)
     if method.engine_name == "flower":
         sites = present_sites()
         refuse_what_stays(method, method.trainer)
         if line := evaluation_messages(method, method.trainer, rounds.start):
             method.print(line)
         sites.meet(common_settings(method, method.data), method.data.num_clients)
-    choice = choose_engine(method, context, method.engine_name, method.tuned_engine, visits, rounds)
+    choice = choose_engine(method, context, method.engine_name, method.tuned_engine, rounds)
+    visits = first_visits(method, rounds)  # after the choice, which can ask for the cohort of another round
     with saying_what_to_change(f"round {rounds.start}, {_LOCAL_FITS}", FEWER_ON_DEVICE):
         started = start_engine(method, context, method.engine_name, choice, rounds.start, visits)
     method.print(f"Engine: {started.choice.name} ({started.choice.why})")

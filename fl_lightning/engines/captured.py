@@ -92,7 +92,7 @@ class CapturedEngine(SequentialEngine):
     def fit_share(self, round: int, visits: dict[int, Visit], share: Share, max_steps: int | None = None) -> None:
         limit = max_steps or sys.maxsize
         num_steps = [
-            min(self.method.num_local_steps(visit.client), visit.num_steps or limit, limit) for visit in visits.values()
+            min(self.hooks.num_local_steps(visit.client), visit.num_steps or limit, limit) for visit in visits.values()
         ]
         clients = [visit.client for visit in visits.values()]
         planned = self.samples.planned(clients, round, num_steps, self.full_batches) if clients else []
@@ -184,7 +184,7 @@ class CapturedEngine(SequentialEngine):
 
     def _kind(self, client: Client, steps: list[PlannedStep], row: Tensor, whole: bool) -> _Kind:
         inputs = Inputs(row, steps, known_of(client), client.moments)
-        resting = tuple(tuple(self.method.resting(client.index, step)) for step in range(len(steps)))
+        resting = tuple(self.hooks.resting(client.index, step) for step in range(len(steps)))
         factor = self.hooks.rate_factor(client.round, client.index)
         progress = self.method.tasks.class_progress()
         task = None if progress is None else progress.task

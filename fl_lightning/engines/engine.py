@@ -20,6 +20,7 @@ from fl_lightning.engines.hook_mistakes import (
     check_minimised,
     check_parts,
     check_state,
+    lies_in,
     unconnected,
     weights_outside,
     without_new_attributes,
@@ -84,6 +85,7 @@ class Engine(ABC):
             {name: tensor for name, tensor in tensors.items() if name not in method.constant_names}
             for tensors in (tensors_of(self.net), self.global_state)
         )
+        self.working_memory = frozenset(tensor.untyped_storage().data_ptr() for tensor in self.working_state.values())
         self.trained = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
         self.outside = weights_outside(method)
         # Tensors of which clients send new values.
@@ -163,6 +165,8 @@ class Engine(ABC):
             self.context.devices.check_upload(self._row_bytes)
         sizes = [0]
         share = Share(len(visits), self.context.device, lambda _, kept: sizes.append(kept.num_bytes()))
+        for visit in visits:
+            check_parts(self.method, "broadcast", self.hooks.sent_down(visit))
         before = changes_in_place(self.method)
         with self.context.precision(), without_new_attributes(self.method):
             self.fit_share(round, dict(enumerate(visits)), share, max_steps)
@@ -235,7 +239,7 @@ class Engine(ABC):
             index=index,
             round=request.round,
             num_train=data.num_train(index),
-            num_steps=min(_num_steps(method, index), request.num_steps or sys.maxsize),
+            num_steps=min(self.hooks.num_local_steps(index), request.num_steps or sys.maxsize),
             label_counts=label_counts,
             train_label_counts=train_label_counts,
             weight_names=self._weight_names,
@@ -283,7 +287,9 @@ class Engine(ABC):
         self.load({**self.sent_down, **local})
         client.received_state.update({name: self.working_state[name].clone() for name in local})
         with self.drawing(client, "client_start"):
-            return client.having(carry=_kept_from(self, "client_start", self.hooks.begin_visit(self.net, client)))
+            carry = _kept_from(self, "client_start", self.hooks.begin_visit(self.net, client))
+        client.state.update(_apart(self, client.state))
+        return client.having(carry=carry)
 
     def reply(self, request: Request, client: Client, loss: Tensor) -> Reply:
         """The reply of the client in the working copy, in its memory: upload, state and probe."""
@@ -397,20 +403,17 @@ class Engine(ABC):
             raise
 
 
-def _num_steps(method: FederatedAlgorithm, client: int) -> int:
-    steps = method.num_local_steps(client)
-    if steps < 1:
-        raise ArgumentError(f"{type(method).__name__}.num_local_steps", f"is {steps} for client {client}, must be at least 1")
-    return steps
-
-
 def _kept_from(engine: Engine, hook: str, tensors: dict[str, Any]) -> dict[str, Any]:
-    """What a hook returned, with copies of tensors that share memory with the working copy, which changes."""
+    """What a hook returned, checked, with copies of tensors of the working copy."""
+    check_parts(engine.method, hook, tensors)
+    return _apart(engine, tensors)
+
+
+def _apart(engine: Engine, tensors: dict[str, Any]) -> dict[str, Any]:
+    """Tensors by name, with copies of those that share memory with the working copy, which changes."""
     if not tensors:
         return tensors
-    check_parts(engine.method, hook, tensors)
-    memory = {tensor.untyped_storage().data_ptr() for tensor in engine.working_state.values()}
-    return tree_map(lambda part: part.clone() if part.untyped_storage().data_ptr() in memory else part, tensors)
+    return tree_map(lambda part: part.detach().clone() if lies_in(part, engine.working_memory) else part, tensors)
 
 
 def _split(method: FederatedAlgorithm, visits: Sequence[Visit], size: int) -> list[list[int]]:

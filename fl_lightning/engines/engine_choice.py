@@ -73,14 +73,12 @@ def choose_engine(
     context: RunContext,
     asked: EngineName,
     tuned: str | None,
-    visits: Sequence[Visit],
     rounds: range,
 ) -> Choice:
     """The engine for a value of ``model.engine``.
 
     Args:
         tuned: the engine that the run began with under ``auto`` or ``tune``; None: the run begins.
-        visits: visits of the first cohort to measure with.
         rounds: the remaining rounds.
     """
     if asked not in ("auto", "tune"):
@@ -90,7 +88,7 @@ def choose_engine(
     if tuned is not None and (asked == "tune" or tuned in _RIVALS):
         return Choice(tuned, "measured when the run began")
     measure = once_on_this_machine if asked == "auto" else by_measurement
-    return measure(method, context, rounds.start, visits)
+    return measure(method, context, rounds.start, first_visits(method, rounds))
 
 
 def start_engine(

@@ -1,6 +1,6 @@
 """Mistakes in hooks that an engine finds at a method's first steps, in a rehearsal where there is one."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,24 @@ def check_state(method: FederatedAlgorithm, state: dict[str, Any]) -> None:
             raise ArgumentError(
                 type(method).__name__,
                 f"keeps {name!r} of type {type(part).__name__} in client.state, must be a tensor, or a dict of tensors by name",
+            )
+
+
+def lies_in(part: Any, memory: Collection[int]) -> bool:
+    """Whether something is a tensor in memory that begins at one of these addresses."""
+    return isinstance(part, Tensor) and part.untyped_storage().data_ptr() in memory
+
+
+def check_apart(method: FederatedAlgorithm, state: dict[str, Any], memory: Collection[int]) -> None:
+    """Check that local steps left no tensor of the net in a client's state, where later steps would change it."""
+    for name, part in state.items():
+        if isinstance(part, dict):
+            check_apart(method, part, memory)
+        elif lies_in(part, memory):
+            raise ArgumentError(
+                type(method).__name__,
+                f"keeps {name!r} in client.state, which is a tensor of the net that the next local steps change: keep a copy, "
+                "tensor.detach().clone()",
             )
 
 

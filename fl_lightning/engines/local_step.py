@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import ArgumentError
+from fl_lightning.checks import ArgumentError, did_you_mean
 from fl_lightning.engines.gradients import by_transform
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.counted_dropout import CountedDropout
@@ -175,7 +175,15 @@ class Scope(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, tensors: State, function: Callable[[nn.Module], Tensor]) -> Tensor:
-        """``client.evaluate`` on this net, which stays in evaluation mode."""
+        """``client.evaluate`` on this net, which stays in evaluation mode.
+
+        Raises:
+            ArgumentError: if the net has no tensor of a name.
+        """
+        if unknown := sorted(name for name in tensors if f"net.{name}" not in self._slots):
+            known = [slot.removeprefix("net.") for slot in self._slots]
+            cure = did_you_mean(unknown[0], known, otherwise="give names of the net's weights and buffers")
+            raise ArgumentError("client.evaluate", f"is given {unknown[0]!r}, which the net has not: {cure}")
         return self.call(tensors, (), lambda: function(self.net))[0].detach()
 
     def forward(self, function: Callable[[], Any], watched: Sequence[str]) -> tuple[Any, State]:

@@ -1,13 +1,14 @@
 """RoundHooks: a method's hooks as a round calls them, each combined with that of the method's learner of tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import ArgumentError
+from fl_lightning.checks import ArgumentError, did_you_mean
 from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.schedules import set_rates
@@ -22,6 +23,10 @@ class RoundHooks:
 
     def __init__(self, method: FederatedAlgorithm) -> None:
         self.method, self.tasks = method, method.tasks
+        self._of_net: dict[str, State] = {
+            "weights": dict(method.net.named_parameters()),
+            "buffers": dict(method.net.named_buffers()),
+        }
         ours, of_tasks = FederatedAlgorithm, Learner
 
         def are_own(hooks: Sequence[Hook], hooks_of_tasks: Sequence[Hook] = ()) -> bool:
@@ -47,7 +52,25 @@ class RoundHooks:
 
     def rate_factor(self, round: int, client: int) -> float:
         """Factor on the rate of a client's optimizer."""
-        return self.tasks.rate_factor(client) * self.method.client_learning_rate(round, client)
+        factor = self.method.client_learning_rate(round, client)
+        if not isinstance(factor, Real):
+            raise self._refusal("client_learning_rate", f"returns {_named(factor)}, must return a number: 1.0 is the full rate")
+        return self.tasks.rate_factor(client) * factor
+
+    def num_local_steps(self, client: int) -> int:
+        """Local steps of a visit."""
+        steps = self.method.num_local_steps(client)
+        if not isinstance(steps, Integral) or steps < 1:
+            raise self._refusal("num_local_steps", f"is {steps} for client {client}, must be a whole number from 1 on")
+        return int(steps)
+
+    def resting(self, client: int, step: int) -> tuple[str, ...]:
+        """Names of the weights that a local step, counted from 0, does not change."""
+        names = tuple(self.method.resting(client, step))
+        if names and (unknown := sorted({*names} - self.method.trained_names)):
+            cure = did_you_mean(unknown[0], self.method.trained_names, otherwise="see trained_weights(net)")
+            raise self._refusal("resting", f"names {unknown[0]!r}, which is not a trained weight of the net: {cure}")
+        return names
 
     def mean_rate(self, rate: float, num_steps: int) -> float:
         """The mean over a visit's local steps of a rate that follows the schedule within visits, if there is one."""
@@ -77,10 +100,14 @@ class RoundHooks:
         self.tasks.end_visit(net, client)
         upload = self._both("client_result", "upload", self.method.client_result(net, client), self.tasks.upload(net, client))
         for name, part in upload.items():
-            if not (isinstance(part, Weighted | Gathered) and all(isinstance(of, Tensor) for of in part.tensors.values())):
-                raise ArgumentError(
-                    f"{type(self.method).__name__}.client_result",
-                    f"has {name!r}, must be tensors by name in a Weighted, with their weight, or in a Gathered",
+            held = part.tensors if isinstance(part, Weighted | Gathered) else None
+            if not (isinstance(held, Mapping) and all(isinstance(of, Tensor) for of in held.values())):
+                raise self._refusal(
+                    "client_result", f"has {name!r}, must be tensors by name in a Weighted, with their weight, or in a Gathered"
+                )
+            if foreign := sorted(held.keys() - self._of_net[name].keys()) if name in self._of_net else []:
+                raise self._refusal(
+                    "client_result", f"has {foreign[0]!r} among the net's {name}: send it under an upload name of its own"
                 )
         if not client.state.get("tasks", True):  # the learner looked, and keeps nothing
             del client.state["tasks"]
@@ -98,9 +125,7 @@ class RoundHooks:
             ValueError: if both have a name, as one would silently replace the other.
         """
         if not isinstance(of_method, dict):
-            raise ArgumentError(
-                f"{type(self.method).__name__}.{hook}", f"returns {of_method!r}, must return a dict of tensors by name"
-            )
+            raise self._refusal(hook, f"returns {_named(of_method)}, must return a dict of tensors by name")
         for name in of_method.keys() & of_learner.keys():
             method, learner = type(self.method).__name__, type(self.tasks).__name__
             raise ValueError(f"{method} and its learner of tasks, {learner}, both have {name!r} in their {what}: rename one")
@@ -117,11 +142,23 @@ class RoundHooks:
         self.tasks.receive(reduced)
         update = self.method.aggregate(reduced)
         if not isinstance(update, Update):
-            raise ArgumentError(
-                f"{type(self.method).__name__}.aggregate",
-                f"returns {update!r}, must return an Update, as super().aggregate does",
-            )
+            raise self._refusal("aggregate", f"returns {_named(update)}, must return an Update, as super().aggregate does")
+        self._check_update("pseudo_gradient", update.pseudo_gradient, self._of_net["weights"])
+        self._check_update("buffers", update.buffers, self._of_net["buffers"])
         return update
+
+    def _check_update(self, part: str, tensors: State, of_net: State) -> None:
+        """Check one part of an update against the tensors of the net."""
+        for name, tensor in tensors.items():
+            if name not in of_net:
+                cure = did_you_mean(name, of_net, otherwise="give the names that net.state_dict() has")
+                raise self._refusal("aggregate", f"has {name!r} in {part}, which the net has not: {cure}")
+            if tensor.shape != of_net[name].shape:
+                shapes = f"{tuple(tensor.shape)}, must be {tuple(of_net[name].shape)}"
+                raise self._refusal("aggregate", f"has {name!r} in {part} of shape {shapes}")
+
+    def _refusal(self, hook: str, problem: str) -> ArgumentError:
+        return ArgumentError(f"{type(self.method).__name__}.{hook}", problem)
 
     def end_round(self, probes: list[State]) -> None:
         """End a round, after the global weights are updated; ``probes`` in the order of the cohort."""
@@ -132,3 +169,8 @@ class RoundHooks:
         """Follow the weights and the buffers, which were restored to their values before the round."""
         self.method.after_undo()
         self.tasks.follow_buffers()
+
+
+def _named(value: object) -> str:
+    """What a hook returned, for a message: its kind, as tensors would fill the screen."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -11,7 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import tensors_of
-from fl_lightning.protocol import Gathered, Reduction, Reply, Weighted
+from fl_lightning.protocol import Gathered, Reduction, Reply
 from fl_lightning.robustness import Hostile
 
 _PARTS = ("weights", "buffers")
@@ -28,7 +28,7 @@ def booked(method: FederatedAlgorithm, reply: Reply) -> Reply:
         return reply
     upload = reply.upload
     probed = ["outputs on public samples"] if method.needs.data.public_samples else []
-    used = [*(name for name, part in upload.items() if isinstance(part, Weighted) and name not in _PARTS), *probed]
+    used = [*(name for name in upload if name not in _PARTS), *probed]
     if method.aggregation is not None and used:
         raise ArgumentError(
             "model.aggregation",

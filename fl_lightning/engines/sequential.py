@@ -11,7 +11,7 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
-from fl_lightning.engines.hook_mistakes import check_minimised
+from fl_lightning.engines.hook_mistakes import check_apart, check_minimised
 from fl_lightning.engines.linear_factors import LinearFactors, steps_by_factors
 from fl_lightning.engines.local_step import ELEMENTWISE, check_one_update, run_key, step_dropout
 from fl_lightning.engines.net_behaviour import counts_dropout
@@ -66,13 +66,15 @@ class SequentialEngine(Engine):
         batches = self.samples.batches(client.index, client.round, num_steps, self.full_batches)
         with self.drawing(client, "layers"):
             losses = [self._step(client, batch, step) for step, batch in enumerate(batches)]
+            if client.state:
+                check_apart(self.method, client.state, self.working_memory)
         if self.needs.client_moments:
             client = client.having(moments=self._moments())
         return client, torch.stack(losses).double().mean(dim=0, keepdim=True)
 
     def _step(self, client: Client, batch: Batch, step: int) -> Tensor:
         """One local step; returns the loss before it."""
-        self._resting = tuple(self.method.resting(client.index, step))  # for ``_apply`` too
+        self._resting = self.hooks.resting(client.index, step)  # for ``_apply`` too
         client = client.having(step=step, resting=self._resting)
         protected = self.context.protection.estimate is not mean_gradient
         if protected:

@@ -216,6 +216,10 @@ class Sums(Reduction):
         return self._totals[name].weight
 
     def mean(self, name: str) -> State:
+        if name not in self._totals and any(name in of_client for of_client in self.gathered_tensors.values()):
+            raise ArgumentError(
+                "aggregate", f"reads the mean of {name!r}, which client_result sends in a Gathered: use gathered"
+            )
         if name not in self._totals:
             raise ArgumentError("aggregate", f"reads {name!r}, but client_result sends {sorted(self._totals)}: send it too")
         total = self._totals[name]

@@ -106,7 +106,7 @@ class VectorizedEngine(Engine):
 
     def _resting(self, client: Client, step: int) -> Sequence[str]:
         """The weights that a local step does not change."""
-        return tuple(self.method.resting(client.index, step))
+        return self.hooks.resting(client.index, step)
 
     def _capacity(self, num_samples: int) -> int:
         """Clients per stack: a fixed amount of memory, so that the same run always has the same stacks."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-from fl_lightning.checks import check_choice, check_list, check_patterns, first_line
+from fl_lightning.checks import ArgumentError, check_choice, check_list, check_patterns, did_you_mean, first_line
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.models import Adapter, Network, TorchvisionModel
@@ -57,6 +57,15 @@ class UnbuiltNet(nn.Module):
         # torchvision's functions take no shape.
         self._build = partial(TorchvisionModel, name=build.__name__) if of_torchvision else build
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            raise AttributeError(
+                f"model.net has no {name} yet, as it is built from the data: use it in configure_model, after "
+                "super().configure_model()"
+            ) from error
+
     def built(self, input_shape: Any, num_classes: int, seed: int) -> nn.Module:
         """The net, with initial weights from the seed.
 
@@ -82,7 +91,14 @@ class ServerStates(nn.ModuleDict):
         self[kind] = NamedTensors(tensors)
 
     def tensors(self, kind: str) -> State:
-        """The tensors given to :meth:`add`, by the weights' names; change them in place."""
+        """The tensors given to :meth:`add`, by the weights' names; change them in place.
+
+        Raises:
+            ArgumentError: if none of this kind were added.
+        """
+        if kind not in self:
+            cure = did_you_mean(kind, list(self), otherwise="name it in server_zeros, or add it in configure_model")
+            raise ArgumentError("self.server_states", f"has no {kind!r}: {cure}")
         return dict(self[kind].named_buffers())
 
 

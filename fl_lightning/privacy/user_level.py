@@ -43,11 +43,9 @@ class UserLevelDP(Privacy):
                 "set it to uniform, with a method that does not weight by itself"
             )
         if method.needs.each_upload:
-            key = "aggregation" if method.aggregation is not None else "hostile"
-            raise ValueError(
-                f"model.privacy is UserLevelDP, which bounds a sum of changes, but model.{key} is {getattr(method, key)}: use "
-                "DPSGD"
-            )
+            keys = [key for key in ("aggregation", "hostile") if getattr(method, key) is not None]
+            reads = f"model.{keys[0]} is {getattr(method, keys[0])}" if keys else f"{name} reads each client's weights"
+            raise ValueError(f"model.privacy is UserLevelDP, which bounds a sum of changes, but {reads}: use DPSGD")
         if getattr(method.data, "devices", None) is not None:
             raise ValueError(
                 "model.privacy is UserLevelDP, which divides by the expected number of clients, but data.devices has some "

@@ -23,6 +23,13 @@ def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
     return [hook.__name__ for hook in hooks if getattr(kind, hook.__name__) is not hook]
 
 
+def replaces(method: type, hook: Callable[..., Any]) -> bool:
+    """Whether a class's override of a base class's hook never calls what it overrides: its code has not the hook's name."""
+    own: Callable[..., Any] = getattr(method, hook.__name__)
+    code = getattr(inspect.unwrap(own), "__code__", None)
+    return own is not hook and code is not None and hook.__name__ not in code.co_names
+
+
 def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:
     """Warn of each new public name in a class that is nearly the name of a hook, and that nothing calls."""
     inherited = {name for base in kind.__mro__[1:] for name in vars(base)}

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
+from fl_lightning.checks import ArgumentError
 from fl_lightning.data.participation import Participation
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.functional.aggregation import State
@@ -17,7 +18,7 @@ from fl_lightning.functional.finite import all_finite
 from fl_lightning.functional.many_tensors import copy_all
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.privacy import Privacy
-from fl_lightning.protocol import CohortFit, RoundReport
+from fl_lightning.protocol import CohortFit, RoundReport, Update
 from fl_lightning.run.lost_rounds import what_blew_up
 from fl_lightning.state.client_states import ClientStates
 
@@ -32,6 +33,7 @@ class ServerStep:
         method = hooks.method
         frozen = [weight for name, weight in method.net.named_parameters() if name in method.constant_names]
         self._undoable = UndoableStep(method, optimizer.optimizer, frozen)
+        self._steps = 0  # of the optimizer, in the present call of ``server_step``
 
     def take(self, fit: CohortFit, participation: Participation, states: ClientStates) -> RoundReport:
         """Aggregate, step and commit the clients' states; the round's report shows an undone step."""
@@ -41,13 +43,13 @@ class ServerStep:
             update = self._hooks.aggregate(fit.reduced) if fit.report.num_updates > 0 else None
             if self._privacy is not None:
                 update = self._privacy.release(update, method, participation, fit.report.num_updates)
-            method.server_step(update)
+            self._step(update)
             self._hooks.end_round(fit.probes)
             if self._undoable.is_sound():
                 states.commit(round, fit.kept, fit.cleared)
                 return fit.report
             self._undo()
-            method.server_step(None)
+            self._step(None)
             self._hooks.end_round([])
             if not self._undoable.is_sound():  # the hooks fail without an update too
                 self._undo()
@@ -58,8 +60,28 @@ class ServerStep:
 
     def step_optimizer(self) -> None:
         """Step the server's optimizer; does nothing after an undone step, which was counted."""
+        self._steps += 1
         if not self._undoable.is_undone:
             self._optimizer.step()
+
+    def _step(self, update: Update | None) -> None:
+        """Call the method's ``server_step``, which steps the optimizer once, so that Lightning counts the round.
+
+        Raises:
+            ArgumentError: if it does not; in a round without an update it may leave that out.
+        """
+        self._steps = 0
+        method = self._hooks.method
+        method.server_step(update)
+        if update is None and self._steps == 0:
+            self._optimizer.zero_grad()
+            self.step_optimizer()
+        if self._steps != 1:
+            raise ArgumentError(
+                f"{type(method).__name__}.server_step",
+                f"calls step_server_optimizer {self._steps} times, must call it once, as super().server_step does: each step "
+                "counts as a round",
+            )
 
     def _undo(self) -> None:
         self._undoable.undo()

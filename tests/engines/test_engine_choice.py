@@ -172,7 +172,7 @@ def test_of_several_processes_the_first_measures(clock):
     data.setup()
     method = FedAvg(conv_net(SHAPE, CLASSES), optimizer=sgd, local_steps=1)
     method.join(data)
-    choice = choose_engine(method, RunContext(ranks=SecondRank()), "auto", None, method.cohort(1), range(1, 3))
+    choice = choose_engine(method, RunContext(ranks=SecondRank()), "auto", None, range(1, 3))
     assert choice == ("vectorized", "measured once on this machine: sequential 2 s, vectorized 1 s")
     assert clock.measured == []
 

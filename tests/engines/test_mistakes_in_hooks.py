@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fl_lightning import FederatedDataModule, FederatedModule, Trainer, Visit
 from fl_lightning.callbacks.federated_callback import FederatedCallback
 from fl_lightning.models import MLP
-from fl_lightning.protocol import Weighted
+from fl_lightning.protocol import Gathered, Update, Weighted
 
 
 def fit(method, engine, rounds=1):
@@ -137,6 +137,106 @@ class NoStepOfAVisit(FederatedModule):
         return [Visit(0), Visit(1, num_steps=0)]
 
 
+class NumberInBroadcast(FederatedModule):
+    def broadcast(self, client):
+        return {"group": {"round": 3.0}}
+
+
+class GradientsByName(FederatedModule):
+    def client_gradients(self, net, batch, client):
+        gradients, loss = super().client_gradients(net, batch, client)
+        return dict(zip(self.trained_weights(net), gradients, strict=True)), loss
+
+
+class GradientMissing(FederatedModule):
+    def client_gradients(self, net, batch, client):
+        gradients, loss = super().client_gradients(net, batch, client)
+        return gradients[:-1], loss
+
+
+class ForeignWeight(FederatedModule):
+    def client_result(self, net, client):
+        upload = super().client_result(net, client)
+        upload["weights"].tensors["prototype"] = torch.ones(1)
+        return upload
+
+
+class TensorGathered(FederatedModule):
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "x": Gathered(torch.ones(1))}
+
+
+class MeanOfGathered(FederatedModule):
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "x": Gathered({"x": torch.ones(1)})}
+
+    def aggregate(self, reduced):
+        reduced.mean("x")
+        return super().aggregate(reduced)
+
+
+class UpdateByOtherNames(FederatedModule):
+    def aggregate(self, reduced):
+        update = super().aggregate(reduced)
+        return Update({f"net.{name}": gradient for name, gradient in update.pseudo_gradient.items()}, update.buffers)
+
+
+class UpdateOfOtherShapes(FederatedModule):
+    def aggregate(self, reduced):
+        update = super().aggregate(reduced)
+        return Update({name: gradient.flatten() for name, gradient in update.pseudo_gradient.items()}, update.buffers)
+
+
+class UpdateAsDict(FederatedModule):
+    def aggregate(self, reduced):
+        return super().aggregate(reduced).pseudo_gradient
+
+
+class RestsMisspelt(FederatedModule):
+    def resting(self, client, step):
+        return ["clasifier.weight"]
+
+
+class EvaluatesMisspelt(FederatedModule):
+    def client_start(self, net, client):
+        client.evaluate({"classifier.weigth": net.classifier.weight}, lambda net: net.classifier.weight.sum())
+        return {}
+
+
+class KindMisspelt(FederatedModule):
+    server_zeros = ("velocity",)
+
+    def broadcast(self, client):
+        return self.server_states.tensors("velocty")
+
+
+class HalfAStep(FederatedModule):
+    def num_local_steps(self, client):
+        return 2.5
+
+
+class NoRate(FederatedModule):
+    def client_learning_rate(self, round, client):
+        pass
+
+
+class NetBeforeTheData(FederatedModule):
+    def __init__(self, net, **common):
+        super().__init__(net, **common)
+        self.register_buffer("prototypes", torch.zeros_like(self.net.classifier.weight))
+
+
+class NoServerStep(FederatedModule):
+    def server_step(self, update):
+        pass
+
+
+class TwoServerSteps(FederatedModule):
+    def server_step(self, update):
+        super().server_step(update)
+        self.step_server_optimizer()
+
+
 UNCONNECTED = "minimises something that depends on no trained weight: in hooks use the argument net, not self.net, and do not"
 MISTAKES = {
     NetOfTheModule: f"NetOfTheModule {UNCONNECTED}",
@@ -153,7 +253,23 @@ MISTAKES = {
     NumberInCarry: "NumberInCarry.client_start returns a part of type int, must be a tensor: give torch.tensor(...)",
     NumberInState: "keeps 'moved' of type float in client.state, must be a tensor, or a dict of tensors by name",
     NoWeight: "in round 1 the weight None, must be a number",
-    NoStep: "NoStep.num_local_steps is 0 for client 1, must be at least 1",
+    NoStep: "NoStep.num_local_steps is 0 for client 1, must be a whole number from 1 on",
+    HalfAStep: "HalfAStep.num_local_steps is 2.5 for client 1, must be a whole number from 1 on",
+    NoRate: "NoRate.client_learning_rate returns None, must return a number",
+    NumberInBroadcast: "NumberInBroadcast.broadcast returns a part of type float, must be a tensor",
+    GradientsByName: "GradientsByName.client_gradients returns gradients in a dict, must return a list of 4",
+    GradientMissing: "GradientMissing.client_gradients returns 3 gradients, must return 4: one for each trained weight",
+    ForeignWeight: "ForeignWeight.client_result has 'prototype' among the net's weights: send it under an upload name",
+    TensorGathered: "TensorGathered.client_result has 'x', must be tensors by name in a Weighted",
+    MeanOfGathered: "aggregate reads the mean of 'x', which client_result sends in a Gathered: use gathered",
+    UpdateByOtherNames: "has 'net.classifier.bias' in pseudo_gradient, which the net has not: did you mean classifier.bias?",
+    UpdateOfOtherShapes: "has 'classifier.weight' in pseudo_gradient of shape (640,), must be (10, 64)",
+    UpdateAsDict: "UpdateAsDict.aggregate returns a value of type dict, must return an Update",
+    RestsMisspelt: "names 'clasifier.weight', which is not a trained weight of the net: did you mean classifier.weight?",
+    EvaluatesMisspelt: "client.evaluate is given 'classifier.weigth', which the net has not: did you mean classifier.weight?",
+    KindMisspelt: "self.server_states has no 'velocty': did you mean velocity?",
+    NoServerStep: "NoServerStep.server_step calls step_server_optimizer 0 times, must call it once",
+    TwoServerSteps: "TwoServerSteps.server_step calls step_server_optimizer 2 times, must call it once",
     ClientsAsNumbers: "ClientsAsNumbers.cohort gives [0, 1], must give visits: [Visit(client), ...]",
     ClientTwice: "ClientTwice.cohort has a client twice in round 1: give each one visit",
     NoStepOfAVisit: "NoStepOfAVisit.cohort gives a visit of fewer than 1 local step: leave its client out",
@@ -169,6 +285,49 @@ def test_a_mistake_is_named(method, engine):
     with pytest.raises((TypeError, ValueError)) as error:
         fit(method, engine)
     assert MISTAKES[method] in str(error.value)
+
+
+def test_a_net_that_is_not_built_yet_says_so():
+    with pytest.raises(AttributeError, match="model.net has no classifier yet, as it is built from the data: use it in config"):
+        NetBeforeTheData(MLP)
+
+
+def test_needs_must_be_of_their_type():
+    with pytest.raises(
+        TypeError, match=r"Wants.needs is \{'client_weights': True\}, must be Needs, as in needs = fl_lightning"
+    ):
+
+        class Wants(FederatedModule):
+            needs = {"client_weights": True}
+
+
+def test_an_update_in_float64_is_stepped_in_the_type_of_the_weights():
+    class InDouble(FederatedModule):
+        def aggregate(self, reduced):
+            update = super().aggregate(reduced)
+            return Update({name: gradient.double() for name, gradient in update.pseudo_gradient.items()}, update.buffers)
+
+    found, expected = (fit(method, "sequential", rounds=2).net.state_dict() for method in (InDouble, FederatedModule))
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight)
+
+
+def test_a_round_without_an_update_counts_where_the_servers_step_leaves_it_out():
+    """As a lost round, or one in which nobody is drawn."""
+
+    class Plain(FederatedModule):
+        def cohort(self, round):
+            return [] if round == 2 else super().cohort(round)
+
+    class OnlyUpdates(Plain):
+        def server_step(self, update):
+            if update is not None:
+                super().server_step(update)
+
+    found, expected = (fit(method, "sequential", rounds=3) for method in (OnlyUpdates, Plain))
+    assert found.trainer.global_step == 3
+    for name, weight in expected.net.state_dict().items():
+        assert torch.equal(found.net.state_dict()[name], weight)
 
 
 def test_what_only_an_engine_cannot_do_is_still_said_as_such():
@@ -237,6 +396,91 @@ def test_a_carry_of_the_nets_own_weights_stays_as_it_was(engine):
     for name, weight in expected.items():
         assert torch.equal(found[name], weight)
     assert any((free[name] - weight).abs().max() > 1e-3 for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_fit_starts_where_client_start_left_the_net(engine):
+    """With weights of 0 in the class layer the first gradient of the other layers is 0."""
+
+    class Zeroes(FederatedModule):
+        def client_start(self, net, client):
+            with torch.no_grad():
+                net.classifier.weight.zero_()
+            return {}
+
+        def client_step(self, net, batch, client):
+            gradients, loss = self.client_gradients(net, batch, client)
+            client.state.setdefault("first", gradients[0].detach().clone())
+            client.apply(gradients)
+            return loss
+
+        def client_result(self, net, client):
+            assert client.state.pop("first").abs().max() == 0
+            return super().client_result(net, client)
+
+    fit(Zeroes, engine)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_state_of_the_nets_own_weights_stays_as_it_was_at_the_start(engine):
+    seen = {}
+
+    class Remembers(FederatedModule):
+        def client_start(self, net, client):
+            client.state["start"] = dict(net.named_parameters())
+            return {}
+
+        def client_result(self, net, client):
+            for name, weight in client.state["start"].items():
+                seen[name] = (weight - client.received_state[name]).abs().max(), (net.get_parameter(name) - weight).abs().max()
+            return super().client_result(net, client)
+
+    fit(Remembers, engine)
+    assert len(seen) == 4
+    for from_received, moved in seen.values():
+        assert from_received == 0
+        assert moved > 1e-4
+
+
+def test_a_state_of_the_nets_own_weights_is_refused_in_a_local_step():
+    """Under sequential it would follow the fit, under vectorized it would not."""
+
+    class Follows(FederatedModule):
+        def client_step(self, net, batch, client):
+            client.state["of_step"] = {name: weight.detach() for name, weight in net.named_parameters()}
+            return super().client_step(net, batch, client)
+
+    with pytest.raises(
+        ValueError, match="Follows keeps 'features.1.weight' in client.state, which is a tensor of the net that"
+    ):
+        fit(Follows, "sequential")
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorized"])
+def test_the_cohort_that_was_asked_for_last_is_the_one_that_rehearses(engine, tmp_path):
+    """A method may prepare what it broadcasts in ``cohort``, also where a run is resumed."""
+
+    class Places(FederatedModule):
+        def cohort(self, round):
+            visits = super().cohort(round)
+            self.places = {visit.client: place for place, visit in enumerate(visits)}
+            return visits
+
+        def broadcast(self, client):
+            return {"place": torch.tensor(float(self.places[client]))}
+
+    def run(rounds, checkpoint=None):
+        data = FederatedDataModule("digits", num_clients=20, clients_per_round=2, batch_size=10)
+        trainer = Trainer(max_steps=rounds, accelerator="cpu", default_root_dir=tmp_path, logger=False)
+        module = Places(MLP, local_steps=2, engine=engine)
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+        trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        return module.net.state_dict()
+
+    run(2)
+    found = run(4, tmp_path / "2.ckpt")
+    for name, weight in run(4).items():
+        assert torch.equal(found[name], weight)
 
 
 @pytest.mark.parametrize("engine", ["auto", "sequential"])

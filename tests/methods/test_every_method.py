@@ -144,6 +144,22 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
 
 @pytest.mark.parametrize("name", methods.__all__)
 @pytest.mark.one_in(4)
+def test_a_trained_net_is_loaded_without_data(tiny, tmp_path, name):
+    """Without what the server keeps for its data; a method whose clients keep parts of the net has no single one."""
+    method = tiny.train_any(name, watch=[Save(tmp_path / "1.ckpt")])
+    settings = {"norm": True, **needs_of(name)[1]}
+    given = {"net": tiny.new_net(settings.pop("norm")), **settings}
+    if not method.has_global_model:
+        with pytest.raises(ValueError, match=f"the clients of {name} keep parts of the net: a checkpoint has no single one"):
+            type(method).load_from_checkpoint(tmp_path / "1.ckpt", **given)
+        return
+    stored = torch.load(tmp_path / "1.ckpt", weights_only=True)["state_dict"]
+    loaded = type(method).load_from_checkpoint(tmp_path / "1.ckpt", **given)
+    tiny.assert_same(loaded.net.state_dict(), {name: stored[f"net.{name}"] for name in method.net.state_dict()}, atol=0)
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+@pytest.mark.one_in(4)
 def test_an_evaluation_changes_nothing(tiny, name):
     """Lightning configures the model anew for it: a checkpoint that is saved afterwards is that of the fit."""
     data_settings, settings = needs_of(name)

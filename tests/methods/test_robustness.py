@@ -9,7 +9,7 @@ from torch import nn
 from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
 from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDF, FedDyn, FedExP, FedGMA, FedVARP, Flashback, MoFedSAM
 from fl_lightning.privacy import UserLevelDP
-from fl_lightning.protocol import RoundReport
+from fl_lightning.protocol import Gathered, Needs, RoundReport
 from fl_lightning.robustness import (
     ALIE,
     IPM,
@@ -158,9 +158,31 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
         LostRounds().add(weightless, anybody_sends=True)
 
 
+class Gathers(FedAvg):
+    """Its server reads a second model of each client."""
+
+    def client_result(self, net, client):
+        return {**super().client_result(net, client), "second": Gathered(dict(client.received_state))}
+
+
+class ReadsEach(FedAvg):
+    """Its server reads the weights of each client."""
+
+    needs = Needs(each_upload=True)
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
+        *(
+            (
+                ReadsEach,
+                {key: value},
+                f"model.{key} is {type(value).__name__}, but ReadsEach reads the weights that each client sends, which it does "
+                "not change: use a method that needs only their mean, such as FedAvg",
+            )
+            for key, value in (("aggregation", CoordinateMedian()), ("hostile", SignFlip()))
+        ),
         *(
             (
                 method,
@@ -169,7 +191,12 @@ def test_clients_that_never_send_are_no_reason_of_a_rule():
                 "which the rule does not protect: use a method that needs only the mean of the weights, such as "
                 "FedAvg, FedProx or MOON",
             )
-            for method, name in ((SCAFFOLD, "variate"), (FedDyn, "moved"), (FedDF, "outputs on public samples"))
+            for method, name in (
+                (SCAFFOLD, "variate"),
+                (Gathers, "second"),
+                (FedDyn, "moved"),
+                (FedDF, "outputs on public samples"),
+            )
         ),
         *(
             (

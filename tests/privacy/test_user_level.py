@@ -26,6 +26,7 @@ from fl_lightning.callbacks import (
 from fl_lightning.data import from_arrays
 from fl_lightning.functional.random_streams import stream_seed
 from fl_lightning.privacy import DPSGD, UserLevelDP
+from fl_lightning.protocol import Needs
 
 SIZES, SIGMA, CLIP, RATE = [6, 10, 7, 4, 9], 0.5, 0.3, 0.2
 PRIVACY = UserLevelDP(SIGMA, CLIP)
@@ -323,6 +324,10 @@ class EqualWeights(FedAvg):
         return 2.0
 
 
+class ReadsEach(FedAvg):
+    needs = Needs(each_upload=True)
+
+
 class NamedCohort(FedAvg):
     def cohort(self, round):
         return super().cohort(round)
@@ -334,6 +339,11 @@ class NamedCohort(FedAvg):
         (FedAvg, {"server_weighting": "n_weighted"}, "model.server_weighting is n_weighted, but UserLevelDP bounds clients"),
         (EqualWeights, {}, "model.server_weighting is uniform, but UserLevelDP bounds clients that count equally: "),
         (NamedCohort, {}, "model.privacy is UserLevelDP, which draws cohorts by coin, but NamedCohort names them: use DPSGD"),
+        (
+            ReadsEach,
+            {},
+            "model.privacy is UserLevelDP, which bounds a sum of changes, but ReadsEach reads each client's weights: ",
+        ),
         (
             FedAvg,
             {"data": new_data(cohorts=[[0]] * 5)},

@@ -8,6 +8,7 @@ from pairs import Pair
 
 from fl_lightning import FederatedModule
 from fl_lightning.methods import SCAFFOLD, FedAvg, FedProx, FedReg, LocalOnly
+from fl_lightning.protocol.learner import objective_gradients
 from fl_lightning.tasks import SynapticIntelligence, TaskLearner
 
 PENALTY, DAMPING, MU = 3.0, 0.02, 0.3
@@ -121,6 +122,18 @@ def test_a_method_with_other_steps_is_refused(tiny):
     with pytest.raises(ValueError, match=r"^model.tasks is SynapticIntelligence, but FedReg takes other .*, such as FedAvg$"):
         FedReg(tiny.new_net(), tasks=SynapticIntelligence())
     assert SynapticIntelligence().obstacle_to(FederatedModule) is None
+
+
+def test_a_method_that_replaces_the_gradients_is_refused(tiny):
+    class OwnGradients(FederatedModule):
+        def client_gradients(self, net, batch, client):
+            return objective_gradients(self, net, batch, client)
+
+    said = "^model.tasks is SynapticIntelligence, but OwnGradients.client_gradients does not call super.*, in which it follows"
+    with pytest.raises(ValueError, match=said):
+        OwnGradients(tiny.new_net(), tasks=SynapticIntelligence())
+    OwnGradients(tiny.new_net(), tasks=TaskLearner())
+    SCAFFOLD(tiny.new_net(), tasks=SynapticIntelligence())
 
 
 @pytest.mark.parametrize(
