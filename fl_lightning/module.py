@@ -343,6 +343,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         self.stored.open(self.trainer, self.client_state, self.run_folder)
         self._server = ServerStep(RoundHooks(self), self.optimizers(), self.privacy, self.device)  # pyright: ignore[reportArgumentType]
         self._step_optimizer = self._server.step_optimizer
+        self.round = min(self.trainer.global_step + 1, self.trainer.max_steps)  # for hooks that rehearse
         started = _started_engine(self)
         self.engine = started.engine
         if self.engine_name in ("auto", "tune"):

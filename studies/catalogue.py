@@ -54,7 +54,7 @@ ORDER = (
     "drift_over_alphas",
     "tce_with_norms",
     "personal_dirichlet",
-    "personal_shards",
+    "personal_shards_at_lower_rate",
     "forgetting_rates",
     "arriving_classes",
     "fedreg_mechanism",

@@ -467,7 +467,10 @@ def test_the_cohort_that_was_asked_for_last_is_the_one_that_rehearses(engine, tm
             return visits
 
         def broadcast(self, client):
+            seen.append(self.round)
             return {"place": torch.tensor(float(self.places[client]))}
+
+    seen = []
 
     def run(rounds, checkpoint=None):
         data = FederatedDataModule("digits", num_clients=20, clients_per_round=2, batch_size=10)
@@ -478,7 +481,10 @@ def test_the_cohort_that_was_asked_for_last_is_the_one_that_rehearses(engine, tm
         return module.net.state_dict()
 
     run(2)
+    assert {*seen} == {1, 2}
+    seen.clear()
     found = run(4, tmp_path / "2.ckpt")
+    assert {*seen} == {3, 4}
     for name, weight in run(4).items():
         assert torch.equal(found[name], weight)
 
