@@ -1,7 +1,7 @@
 """FederatedCallback: a Lightning callback that also sees the inside of a round."""
 
 from collections.abc import Sequence
-from copy import copy
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,11 @@ class FederatedCallback(RoundCallback):
         return self.chooses and not self.due(trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name.removeprefix("_"): copy(getattr(self, name)) for name in self.kept}
+        return {name.removeprefix("_"): deepcopy(getattr(self, name)) for name in self.kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name in self.kept:
-            setattr(self, name, copy(state_dict[name.removeprefix("_")]))
+            setattr(self, name, deepcopy(state_dict[name.removeprefix("_")]))
 
     def on_load_checkpoint(self, trainer: Trainer, module: FederatedModule, checkpoint: dict[str, Any]) -> None:
         """Before ``load_state_dict``, which needs all of the state that ``state_dict`` writes.

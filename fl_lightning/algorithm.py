@@ -318,7 +318,7 @@ class LocalTraining(FederatedNet):
 
     def total_penalty(self, net: nn.Module, client: Client) -> Tensor | float:
         """``client_penalty``, and that of the learner of tasks."""
-        penalty, of_tasks = self.client_penalty(net, client), self.tasks.client_penalty(net, client)
+        penalty, of_tasks = (_checked_penalty(of, of.client_penalty(net, client)) for of in (self, self.tasks))
         return penalty + of_tasks if isinstance(of_tasks, Tensor) else penalty
 
     def is_personal(self, name: str) -> bool:
@@ -542,6 +542,18 @@ def _checked_gradients(method: LocalTraining, result: Any) -> tuple[Sequence[Ten
             hook, f"returns {counted(len(gradients), 'gradient')}, must return {number}: one for each trained weight"
         )
     return gradients, loss
+
+
+def _checked_penalty(of: LocalTraining | Learner, penalty: Any) -> Tensor | float:
+    """What ``client_penalty`` of a method or a learner of tasks returned.
+
+    Raises:
+        ArgumentError: if it can have no gradient: anything but a tensor, or 0.
+    """
+    if isinstance(penalty, Tensor) or (isinstance(penalty, int | float) and penalty == 0):
+        return penalty
+    what = "None" if penalty is None else f"a value of type {type(penalty).__name__}"
+    raise ArgumentError(f"{type(of).__name__}.client_penalty", f"returns {what}, must return a tensor of the weights, or 0")
 
 
 def _check_micro_batches(method: LocalTraining) -> None:

@@ -37,7 +37,7 @@ from fl_lightning.privacy import DPSGD, Privacy
 from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, FEWER_ON_DEVICE, saying_what_to_change
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import Batch, Learner, Protection, Site, Update
-from fl_lightning.protocol.hooks import warn_of_misspelt
+from fl_lightning.protocol.hooks import refuse_left_out, warn_of_misspelt
 from fl_lightning.run.arguments import AlgorithmArguments, ArgumentsButWeighting, CommonArguments, StorageOfStates
 from fl_lightning.run.common_settings import common_settings
 from fl_lightning.run.lost_rounds import LostRounds
@@ -47,6 +47,7 @@ from fl_lightning.run.refused_data import (
     check_aggregation,
     check_batches_of_one,
     check_cohorts,
+    check_loss,
     check_objective,
     check_outputs,
     check_tasks,
@@ -109,10 +110,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for name in vars(cls).keys() & _EXTENDED:
-            code = getattr(inspect.unwrap(vars(cls)[name]), "__code__", None)
-            if code is not None and name not in code.co_names:
-                raise TypeError(f"{cls.__name__}.{name} leaves out what a run does there: call super().{name}() in it")
+        refuse_left_out(cls, _EXTENDED, "a run")
         for name in ("personal", "fine_tuned", "server_zeros", "unprotected"):
             check_list(f"{cls.__name__}.{name}", vars(cls).get(name))
         warn_of_misspelt(cls, [*vars(FederatedAlgorithm), *vars(LocalTraining), "personal"])
@@ -286,6 +284,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
             callbacks: list[Callback] = [] if self._trainer is None else self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
             check_objective(self, data, callbacks)
             check_outputs(self.net, data, self.class_layer)
+            check_loss(self, data)
 
     def configure_optimizers(self) -> Any:
         """The server's optimizer, the only one registered with Lightning, and its schedule."""
@@ -314,11 +313,17 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
                 "method, or give fit a ckpt_path to continue"
             )
         self.settings.of_fit = self.settings.present(self.trainer)
+        averages = averages_of(self.trainer)
+        if averages and self.needs.data.task_streams:
+            raise ValueError(
+                f"trainer.callbacks has {type(averages[0]).__name__}, but clients that learn tasks are evaluated with their "
+                "own models, not with the server's average: leave it out"
+            )
         if self.initial_weights is not None and self.began_from is None and self.trainer.ckpt_path is None:
             self.began_from = take_initial_weights(self, self.initial_weights, self.data.samples.input_record)
             if self.needs.initial_model:
                 keep_initial_model(self, anew=True)
-            for average in averages_of(self.trainer):
+            for average in averages:
                 average.setup(self.trainer, self, "fit")  # it has copied the drawn net
         self.evaluation.place_data(self.trainer)
         self.check_data()
@@ -361,6 +366,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         """Add clients' states, the counts of rounds and evaluations, and the settings that a resumed fit must match."""
         checkpoint["federated"] = {
             "layout": LAYOUT,
+            "has_one_net": _has_one_net(self),
             "client_states": self.stored.saved(self.trainer),
             "settings": self.settings.of_fit,
             "inputs": self.data.samples.input_record._asdict(),
@@ -375,6 +381,14 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         saved = checkpoint["federated"]
         if not fitting:
             self.settings.check_adapter(saved["settings"])
+            if _has_one_net(self) and not saved.get("has_one_net", True):  # absent before 2026-11-30
+                raise ValueError(
+                    f"ckpt_path is of a run with {saved['settings']['model']}, in which clients keep parts of the net, but "
+                    f"{type(self).__name__} here would use the server's parts, which were not trained: use the model of that "
+                    "run, with its options"
+                )
+            if self.federation is None and self.keeps_models:
+                self.stored.leave_out()
         if self.federation is not None and not fitting:
             self.settings.check_evaluates(saved["settings"], self.trainer)
             check_same_inputs(recorded_inputs(checkpoint), self.data.samples.input_record)
@@ -453,6 +467,11 @@ def restore_weights(method: FederatedModule, checkpoint: dict[str, Any]) -> None
         weight.data = weight.data.to(checkpoint["state_dict"][name].dtype)  # that of the run's precision
     method.load_state_dict(checkpoint["state_dict"])
     method.eval()
+
+
+def _has_one_net(method: FederatedModule) -> bool:
+    """Whether the server's net is all of a trained model: no client keeps parts of it, or models for tasks of its own."""
+    return method.has_global_model and not method.needs.data.task_streams
 
 
 def _started_engine(method: FederatedModule) -> StartedEngine:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import shorten
+from typing import Any
 
 import numpy as np
+import torch
 
 from fl_lightning.checks import check_range, check_whole, counted, in_code_of
 from fl_lightning.data.client_sampler import ClientSampler, FixedCohorts, Uniform
@@ -50,7 +52,7 @@ class Participation:
         with in_code_of("data.client_sampler", self.sampler):
             drawn = self.sampler.cohort(round, self.num_clients, self.size, self.seed)
         try:
-            cohort = sorted(map(operator.index, drawn))
+            cohort = sorted(map(_index, drawn))
         except TypeError as error:
             raise self._refusal(shorten(repr(drawn), 60), round) from error
         if not cohort and not self.sampler.may_be_empty:
@@ -125,8 +127,20 @@ def participation(
     drawn = Participation(sampler, num_clients, size, seed)
     drawn.sampler.check(num_clients)
     for round in range(1, (drawn.num_rounds or 1) + 1):
-        drawn.cohort(round)
+        first = drawn.cohort(round)
+    if drawn.num_rounds is None and drawn.cohort(1) != first:
+        raise ValueError(
+            f"{drawn.said_by} draws other clients when it is asked for round 1 again: draw from round and seed only, as by "
+            "fl_lightning.functional.random_streams.numpy_stream"
+        )
     return drawn
+
+
+def _index(client: Any) -> int:
+    """The number of a client; a mask is not one."""
+    if isinstance(client, bool | np.bool_) or getattr(client, "dtype", None) is torch.bool:
+        raise TypeError
+    return operator.index(client)
 
 
 def cohort_size(clients_per_round: int | float, num_clients: int) -> int:

@@ -3,16 +3,17 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import ArgumentError
+from fl_lightning.checks import ArgumentError, in_code_of
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.stateless import tensors_of
 from fl_lightning.protocol import Gathered, Reduction, Reply
-from fl_lightning.robustness import Hostile
+from fl_lightning.robustness import Aggregation, Hostile
 
 _PARTS = ("weights", "buffers")
 _WEIGHT = "weight in the mean"
@@ -94,9 +95,23 @@ class CombinedUploads(Reduction):
         if method.aggregation is None:
             combined = {name: self._weights / self._weights.sum() @ changes[name] for name in changes}
         else:
-            combined = method.aggregation.combine(changes, names["weights"])
+            with in_code_of("model.aggregation", method.aggregation):
+                combined = method.aggregation.combine(changes, names["weights"])
+            _check_combined(method.aggregation, combined, changes)
         new = {name: old[name].double() + change.view(old[name].shape) for name, change in combined.items()}
         return {part: {name: new[name] for name in of_part} for part, of_part in names.items()}
+
+
+def _check_combined(rule: Aggregation, combined: Any, changes: Mapping[str, Tensor]) -> None:
+    hook = f"{type(rule).__name__}.combine"
+    if not isinstance(combined, Mapping) or combined.keys() != set(changes):
+        raise ArgumentError(hook, "must return a dict with exactly the names that it is given")
+    for name, change in combined.items():
+        shape = tuple(changes[name].shape[1:])
+        if not isinstance(change, Tensor):
+            raise ArgumentError(hook, f"gives {name!r} as {type(change).__name__}, must be a tensor {shape}")
+        if change.shape != shape:
+            raise ArgumentError(hook, f"gives {name!r} of shape {tuple(change.shape)}, must be {shape}: without the clients")
 
 
 class _Changes(Mapping[str, Tensor]):

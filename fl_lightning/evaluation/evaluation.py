@@ -20,7 +20,7 @@ from fl_lightning.processes.device_errors import FEWER_AT_A_TIME, saying_what_to
 from fl_lightning.processes.process_group import ProcessGroup
 from fl_lightning.protocol import Batch, EvaluationName, NetInputs
 from fl_lightning.run.stored_states import StoredStates
-from fl_lightning.run.trainer_settings import data_of
+from fl_lightning.run.trainer_settings import averages_of, data_of, keep_counts
 from fl_lightning.state.client_states import ClientStates
 
 Adapt = Callable[[nn.Module, int], None]  # changes a copy of a client's model, as fine-tuning does
@@ -123,6 +123,11 @@ class Evaluation(Callback):
             )
         self.place_data(trainer)
 
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: object) -> None:
+        """Only weights of the net have an average: what counts, such as tasks and classes seen, is that of the newest round."""
+        for average in averages_of(trainer):
+            keep_counts(average, module)
+
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         data = data_of(trainer)
         due = {"val": True, "test": test_is_due(data)}
@@ -153,7 +158,10 @@ class Evaluation(Callback):
         metrics = {f"{n}/{prefix}{key}": getattr(scores, key) for n, scores in self.scores.items() for key in scalars}
         objective = data_of(trainer).objective
         for n, scores in self.scores.items():
-            metrics |= {f"{n}/{prefix}{key}": value for key, value in objective.also(scores.loss).items()}
+            further = objective.also(scores.loss)
+            if taken := sorted(further.keys() & {*scalars}):
+                raise ArgumentError(f"{type(objective).__name__}.also", f"has {taken[0]!r}, which is logged anyway: rename it")
+            metrics |= {f"{n}/{prefix}{key}": value for key, value in further.items()}
         for name, personal in self.personal.items():
             metrics |= {f"{name}/{key}": getattr(personal, key).nanmean() for key in scalars}
         # Already summed over the processes, hence no sync. In a fit, loggers get the round as their step.

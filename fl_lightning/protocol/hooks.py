@@ -30,12 +30,24 @@ def replaces(method: type, hook: Callable[..., Any]) -> bool:
     return own is not hook and code is not None and hook.__name__ not in code.co_names
 
 
+def refuse_left_out(kind: type, names: Collection[str], who: str) -> None:
+    """Refuse a class with one of these hooks that does not call what it overrides: its code has not the hook's name.
+
+    Raises:
+        TypeError: with the cure; ``who`` does something there.
+    """
+    for name in vars(kind).keys() & set(names):
+        code = getattr(inspect.unwrap(vars(kind)[name]), "__code__", None)
+        if code is not None and name not in code.co_names:
+            raise TypeError(f"{kind.__name__}.{name} leaves out what {who} does there: call super().{name}() in it")
+
+
 def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:
     """Warn of each new public name in a class that is nearly the name of a hook, and that nothing calls."""
     inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
     for name in vars(kind).keys() - inherited:
         near = [] if name.startswith("_") else difflib.get_close_matches(name, hooks, n=1, cutoff=_NEARLY)
-        if near:
+        if near and callable(getattr(kind, name)) == callable(getattr(kind, near[0], None)):
             warnings.warn(
                 f"{kind.__name__}.{name} is not a hook, so no run reads it: did you mean {near[0]}? Begin the name with an "
                 "underscore if it is your own",

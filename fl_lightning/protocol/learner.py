@@ -14,7 +14,7 @@ from fl_lightning.protocol.batch import Batch
 from fl_lightning.protocol.client import Client, Gradients, Visit
 from fl_lightning.protocol.client_state import ClientState
 from fl_lightning.protocol.cohort import Inputs
-from fl_lightning.protocol.hooks import follow_keywords, overridden
+from fl_lightning.protocol.hooks import follow_keywords, overridden, refuse_left_out, warn_of_misspelt
 from fl_lightning.protocol.needs import Needs
 from fl_lightning.protocol.upload import Reduction, Upload
 
@@ -59,6 +59,9 @@ class LocalLearning(ExactBuffers):
     needs: Needs = Needs()
     """The learner's requirements on the engine and the data, in addition to its method's."""
 
+    extended: Sequence[str] = ()
+    """Names of the hooks of a class that its subclasses must call where they override them."""
+
     unprotected: Sequence[str] = ()
     """Names of what leaves clients without DP-SGD's noise, in addition to the method's."""
 
@@ -69,6 +72,9 @@ class LocalLearning(ExactBuffers):
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
             follow_keywords(cls.__init__)
+        bases = [base for base in cls.__mro__[1:] if issubclass(base, LocalLearning)]
+        refuse_left_out(cls, {name for base in bases for name in vars(base).get("extended", ())}, bases[0].__name__)
+        warn_of_misspelt(cls, {name for base in bases for name in vars(base) if not name.startswith("_")})
 
     @property
     def data(self) -> Any:

@@ -1,11 +1,13 @@
 """Hostile: clients that try to ruin the model, as a part of any method."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fl_lightning.checks import check_range, class_and_settings
 from fl_lightning.functional.random_streams import numpy_stream
-from fl_lightning.protocol import Batch, Client
+from fl_lightning.protocol import Batch, Client, overridden
 
 
 class Hostile:
@@ -25,9 +27,18 @@ class Hostile:
     flips_labels: bool = False
     corrupts_uploads: bool = False
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if overridden(cls, Hostile.changes) and not cls.corrupts_uploads:
+            raise TypeError(f"{cls.__name__}.changes is not called while corrupts_uploads is False: set it to True there")
+
     def __init__(self, fraction: float = 0.2) -> None:
-        if type(self) is Hostile:
-            raise ValueError("model.hostile is Hostile, which attacks nothing: give LabelFlip, SignFlip, ALIE or another")
+        changed = overridden(self, Hostile.batch, Hostile.label_counts)
+        if not (self.flips_labels or self.corrupts_uploads or changed):
+            raise ValueError(
+                f"model.hostile is {type(self).__name__}, which attacks nothing: give LabelFlip, SignFlip, ALIE or another, or "
+                "override changes in a class with corrupts_uploads = True"
+            )
         check_range("model.hostile.fraction", fraction, above=0, below=1, hint="null leaves all clients honest")
         self.fraction = fraction
         self._are_hostile = torch.empty(0, dtype=torch.bool)

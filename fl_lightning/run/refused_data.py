@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import counted, first_line
+from fl_lightning.checks import ArgumentError, counted, first_line, in_code_of
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
 from fl_lightning.data.samples import Samples, are_whole, type_names
@@ -28,7 +28,7 @@ from fl_lightning.models import TransformersModel
 from fl_lightning.models.adapters import adapted_layers
 from fl_lightning.models.network import classifier_of, inputs_of, uses_class_layer
 from fl_lightning.objectives import NextToken, Objective
-from fl_lightning.protocol import Needs, NetInputs, evaluate_net
+from fl_lightning.protocol import Learner, Needs, NetInputs, evaluate_net
 from fl_lightning.robustness import Aggregation
 
 
@@ -140,6 +140,35 @@ def check_outputs(net: nn.Module, data: FederatedDataModule, class_layer: str | 
     if num_classes > 1 and bool((outputs >= 0).all() & ((outputs.sum(dim=1) - 1).abs() < 1e-3).all()):
         said = "model.net gives outputs that sum to 1, as after a softmax, but losses take logits: leave its softmax out"
         warnings.warn(said, stacklevel=1)
+
+
+def check_loss(method: FederatedAlgorithm, data: FederatedDataModule) -> None:
+    """Refuse a loss in which samples of a batch see each other: engines pad and split batches.
+
+    Raises:
+        ArgumentError: if the loss of a sample is another one without the others.
+    """
+    train = data.samples.dataset.train
+    if method.needs.other_samples or type(method.tasks) is not Learner or len(train) < 2:
+        return
+    last = len(train) - 1
+    targets = torch.stack([train.targets[place] for place in (0, last // 3, 2 * last // 3, last)])
+    shape = data.objective.output_shape(targets, len(data.classes))
+    draws = torch.Generator("cpu").manual_seed(0)
+    outputs = torch.randn(shape, generator=draws, dtype=torch.float32, device="cpu").to(targets.device)
+    counts = data.label_counts[0].to(targets.device)
+    with torch.no_grad(), in_code_of("model.loss", method.loss):
+        together, again = (method.loss(outputs, targets, counts) for _ in range(2))
+        alone = method.loss(outputs[:1], targets[:1], counts)
+    if not isinstance(together, Tensor) or not isinstance(alone, Tensor) or together.shape != (4,) or alone.shape != (1,):
+        return  # a local step says it
+    if torch.equal(together, again) and not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ArgumentError(
+            "model.loss",
+            f"is {type(method.loss).__name__}, which gives a sample {float(together[0]):.4g} in a batch and "
+            f"{float(alone[0]):.4g} by itself: compute each value from its own sample, or override client_loss in a method "
+            "with needs = Needs(other_samples=True)",
+        )
 
 
 def _check_shift(samples: Samples, objective: Objective) -> None:

@@ -25,6 +25,7 @@ class StoredStates:
     def __init__(self) -> None:
         self.states: ClientStates = MemoryStates()
         self._of_checkpoint: dict[str, Any] | None = None  # until there is a store for it
+        self._left_out = False  # those of the checkpoint from which the method was loaded, without data
 
     def take(self, saved: dict[str, Any], num_clients: int) -> None:
         """Give the next store the states of a checkpoint.
@@ -42,7 +43,11 @@ class StoredStates:
                 f"ckpt_path holds the state of client {strangers[0]}, but data.num_clients is {num_clients}: "
                 "give the data of that run"
             )
-        self._of_checkpoint = saved
+        self._of_checkpoint, self._left_out = saved, False
+
+    def leave_out(self) -> None:
+        """Note that the method comes from a checkpoint without its clients' states: no client can be evaluated."""
+        self._left_out = True
 
     def open(self, trainer: Trainer, kind: str, folder: Path | None) -> None:
         """Begin a store, empty or with the states of a checkpoint; all processes call it.
@@ -56,11 +61,20 @@ class StoredStates:
             if saved["kind"] == "disk" and trainer.ckpt_path:
                 saved = {**saved, "folder": str(states_folder(saved, Path(trainer.ckpt_path)))}
             self.states.restore(saved, trainer.global_rank, trainer.world_size)
-        self._of_checkpoint = None
+        self._of_checkpoint, self._left_out = None, False
         trainer.strategy.barrier()
 
     def open_for_evaluation(self, trainer: Trainer) -> None:
-        """Begin a store in memory with the states of a checkpoint, without a fit."""
+        """Begin a store in memory with the states of a checkpoint, without a fit.
+
+        Raises:
+            ValueError: if clients are to be evaluated, and the method was loaded without their states.
+        """
+        if self._left_out and trainer.state.fn in ("validate", "test"):
+            raise ValueError(
+                f"trainer.{trainer.state.fn.value} evaluates clients' models, but the method was loaded without their states: "
+                "give it the checkpoint as ckpt_path"
+            )
         if self._of_checkpoint is not None and trainer.state.fn != "fit":
             self.open(trainer, "memory", None)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BaseFinetuning,
     BatchSizeFinder,
@@ -231,6 +231,15 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
 def averages_of(trainer: Trainer) -> list[WeightAveraging]:
     """Those of its callbacks that average weights over rounds: EMA or SWA of Lightning."""
     return [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
+
+
+def keep_counts(average: WeightAveraging, module: LightningModule) -> None:
+    """Give an average of weights the newest whole numbers of the net, and the newest state of the server."""
+    averaged = average._average_model  # pyright: ignore[reportPrivateUsage]
+    held = {} if averaged is None else dict(averaged.module.named_buffers())
+    for name, newest in module.named_buffers():
+        if name in held and not (name.startswith("net.") and newest.is_floating_point()):
+            held[name].copy_(newest)
 
 
 def refuse_float16(precision: str) -> None:

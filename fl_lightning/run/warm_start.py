@@ -13,6 +13,8 @@ from fl_lightning.models.torchvision_model import check_finite_values, check_no_
 from fl_lightning.state.checkpoint import read_checkpoint, weights_of_net
 
 _KEY = "model.initial_weights"
+# What methods add to a net: FedRoD a second class layer, learners of arriving classes the number of classes seen.
+_OF_FEDROD, _SEEN = "personal_head.", "num_seen"
 
 
 def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord) -> dict[str, Any]:
@@ -40,10 +42,17 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     if method.adapter is not None:
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.with_server_parts(method.begin_with(stored))
+    present = method.net.state_dict()
+    stored = {name: tensor for name, tensor in stored.items() if name in present or not name.startswith(_OF_FEDROD)}
+    if _SEEN in stored and _SEEN not in present:
+        raise ValueError(
+            f"{holder} holds a net of arriving classes, whose class layer has them in the order of arrival, but data.tasks "
+            "is null: give weights of a net without tasks, or set data.tasks and model.tasks"
+        )
     cure = "give weights of this net"
     if isinstance(method.net, TransformersModel):
         cure = f"{cure}, or load all but the class layer by --model.net transformers.FOLDER"
-    check_same_net(stored, method.net.state_dict(), holder, cure)
+    check_same_net(stored, present, holder, cure)
     method.net.load_state_dict(stored)
     return {"file": path, "round": round}
 

@@ -80,6 +80,8 @@ class TaskLearner(Learner):
     drawn_anew: Sequence[str] = ("classifier.*",)
     """Of these, those that begin every task of every client with other values; the others begin with the initial ones."""
 
+    extended = ("begin_run", "begin_visit", "begin_task", "end_visit", "end_task", "end_round")
+
     shares_weights: bool = True
     """Whether a federation that shares no weight is refused, as it has nothing to share."""
 

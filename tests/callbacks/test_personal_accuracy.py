@@ -345,6 +345,26 @@ def test_prediction_and_single_nets_are_refused_without_a_global_model(fit, tmp_
         )
     with pytest.raises(ValueError, match="the clients of FedPer keep parts of the net: a checkpoint has no single one"):
         FedPer.load_from_checkpoint(tmp_path / "1.ckpt", net=new_net())
+    # The server's head was never trained, whatever the method is called.
+    said = "ckpt_path is of a run with FedPer, in which clients keep parts of the net, but FedAvg here would use the server's"
+    with pytest.raises(ValueError, match=said):
+        FedAvg.load_from_checkpoint(tmp_path / "1.ckpt", net=new_net())
+    for evaluate in ("validate", "predict"):
+        trainer = pl.Trainer(accelerator="cpu", precision="64-true", logger=False)
+        with pytest.raises(ValueError, match=said):
+            getattr(trainer, evaluate)(FedAvg(new_net()), datamodule=new_data(), ckpt_path=tmp_path / "1.ckpt")
+
+
+def test_a_method_that_is_loaded_without_its_clients_evaluates_none(fit, tmp_path):
+    """They would all have the initial models."""
+    method = Ditto(new_net(), local_steps=2)
+    fit(method, new_data(), 1, precision="64-true").save_checkpoint(tmp_path / "1.ckpt")
+    loaded = Ditto.load_from_checkpoint(tmp_path / "1.ckpt", net=new_net())
+    trainer = pl.Trainer(accelerator="cpu", precision="64-true", logger=False)
+    with pytest.raises(ValueError, match="trainer.validate evaluates clients' models, but the method was loaded without their"):
+        trainer.validate(loaded, datamodule=new_data())
+    trainer.validate(loaded, datamodule=new_data(), ckpt_path=tmp_path / "1.ckpt")
+    assert trainer.callback_metrics["val/accuracy"] == pytest.approx(method.newest["val/accuracy"])
 
 
 def test_of_many_new_clients_some_are_measured(fit):

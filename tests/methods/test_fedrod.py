@@ -8,9 +8,17 @@ from declared_by_tests import HEAD, Cost
 from torch import nn
 
 from fl_lightning import FedAvg, FedRoD
+from fl_lightning.callbacks import FederatedCallback
 from fl_lightning.data import from_arrays
 
 LEARNS_ONE_CLASS = False
+
+
+class Starts(FederatedCallback):
+    def on_round_start(self, trainer, module, round):
+        self.state = {name: tensor.clone() for name, tensor in module.net.state_dict().items()}
+
+
 COSTS = {"FedRoD": Cost(client=(0, 0, HEAD))}
 
 
@@ -80,6 +88,17 @@ def test_the_global_model_of_balanced_clients_is_fedavgs(tiny):
     settings = {"clients": [range(12)], "cohorts": [[0], [0]], "batch_size": 3, "classes": list("abcd")}
     ours, plain = (tiny.train(method, from_arrays(inputs, targets, **settings)) for method in (FedRoD, FedAvg))
     tiny.assert_same({name: ours.net.state_dict()[name] for name in plain.net.state_dict()}, plain.net, atol=1e-12)
+
+
+def test_another_method_begins_with_its_global_net(tiny, tmp_path):
+    """Without the second class layer, which it adds."""
+    before = tiny.train(FedRoD, tiny.new_data(cohorts=[[0, 1]]))
+    before.trainer.save_checkpoint(tmp_path / "1.ckpt")
+    starts = Starts()
+    tiny.train(FedAvg, tiny.new_data(cohorts=[[2]]), initial_weights=str(tmp_path / "1.ckpt"), watch=[starts])
+    trained = before.net.state_dict()
+    assert [name for name in trained if name not in starts.state] == ["personal_head.weight", "personal_head.bias"]
+    tiny.assert_same(starts.state, {name: trained[name] for name in starts.state}, atol=0)
 
 
 @pytest.mark.parametrize("before", [FedAvg, FedRoD])

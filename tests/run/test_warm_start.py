@@ -7,7 +7,9 @@ import torch
 import yaml
 from options import NO_PICTURES
 
-from fl_lightning import SCAFFOLD, FedAvg
+from fl_lightning import SCAFFOLD, FedAvg, FederatedDataModule, Trainer
+from fl_lightning.models import MLP
+from fl_lightning.tasks import ClassLearner, ClassStream
 
 RUN = "fit --config digits_tce.yaml --model.net MLP --model.net.hidden [8] --trainer.val_check_interval 2".split()
 RUN += ["--data.monitor_test", "2"]
@@ -89,3 +91,16 @@ def test_what_is_no_beginning_is_refused_in_one_line(main, tmp_path, path, optio
     assert message in error
     assert error.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_net_of_arriving_classes_needs_tasks(tmp_path):
+    """Its class layer is in the order in which classes arrived, so by name another net would take it over wrongly."""
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    settings = {"num_clients": 4, "clients_per_round": 2}
+    trainer = Trainer(max_steps=1, **quiet)
+    arriving = FederatedDataModule("digits", tasks=ClassStream(num_tasks=2), **settings)
+    trainer.fit(FedAvg(MLP, local_steps=1, tasks=ClassLearner()), datamodule=arriving)
+    trainer.save_checkpoint(tmp_path / "old.ckpt")
+    method = FedAvg(MLP, local_steps=1, initial_weights=str(tmp_path / "old.ckpt"))
+    with pytest.raises(ValueError, match=r"old.ckpt, which holds a net of arriving classes, whose class layer has them in"):
+        Trainer(max_steps=1, **quiet).fit(method, datamodule=FederatedDataModule("digits", **settings))

@@ -1,5 +1,7 @@
 """Lightning's averages of the weights, EMA and SWA, over the server's weights after each round."""
 
+import math
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, WeightAveraging
@@ -10,7 +12,7 @@ from fl_lightning.callbacks import CCVR, ArrivingClasses, FederatedCallback, For
 from fl_lightning.data import from_arrays
 from fl_lightning.models import MLP
 from fl_lightning.protocol import predict_in_batches
-from fl_lightning.tasks import ClassLearner, ClassStream
+from fl_lightning.tasks import ClassLearner, ClassStream, TaskLearner, TaskStream
 
 ROUNDS, DECAY = 4, 0.9
 
@@ -79,6 +81,38 @@ def test_callbacks_measure_the_average(last):
     inputs, targets, _ = data.evaluation.training_samples([0])
     right = predict_in_batches(method.net, 500, inputs).argmax(dim=1) == targets
     assert method.newest["unlearning/forget_accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+class LossOfRounds(FederatedCallback):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_round_start(self, trainer, module, round):
+        self.losses.append(module.newest["test/loss"])
+
+
+def test_what_counts_is_not_averaged():
+    """The classes seen and the clocks of tasks are those of the newest round; a weight's average lags behind."""
+    counts = []
+    for average in ([], [EMAWeightAveraging(decay=0.9)]):
+        method, losses = FedAvg(MLP, local_steps=3, tasks=ClassLearner(rounds_per_task=2)), LossOfRounds()
+        data = FederatedDataModule("digits", num_clients=4, clients_per_round=4, monitor_test=1, tasks=ClassStream(num_tasks=2))
+        fit_digits(method, data, [*average, losses])
+        seen = [int(buffer) for name, buffer in method.net.named_buffers() if name.endswith("num_seen")]
+        counts.append([seen, *(buffer.tolist() for buffer in method.tasks.buffers())])
+    assert counts[0] == counts[1]
+    assert counts[1][0] == [10]
+    assert all(math.isfinite(loss) for loss in [*losses.losses, method.newest["test/loss"]])
+
+
+def test_an_average_of_clients_with_models_of_their_own_is_refused():
+    method = FedAvg(MLP, local_steps=3, tasks=TaskLearner(rounds_per_task=2))
+    data = FederatedDataModule("digits", num_clients=4, clients_per_round=4, tasks=TaskStream(classes_per_task=5))
+    with pytest.raises(
+        ValueError, match="trainer.callbacks has EMAWeightAveraging, but clients that learn tasks are evaluated"
+    ):
+        fit_digits(method, data, [EMAWeightAveraging(decay=0.9)])
 
 
 def test_classes_that_arrive_are_scored_by_the_average():

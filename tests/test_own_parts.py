@@ -1,0 +1,234 @@
+"""Losses, samplers, rules, hostile clients, learners, objectives and callbacks of a user: what they get wrong is named."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fl_lightning import FedAvg, FederatedDataModule, Trainer
+from fl_lightning.callbacks import FederatedCallback
+from fl_lightning.data import ClientSampler, from_arrays
+from fl_lightning.losses import Loss, TruncatedCrossEntropy
+from fl_lightning.methods import FedDecorr
+from fl_lightning.models import MLP
+from fl_lightning.objectives import Regression
+from fl_lightning.robustness import Aggregation, Hostile
+from fl_lightning.tasks import EWC, TaskLearner, TaskStream
+
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+
+
+def fit(method=FedAvg, callbacks=(), data=(), rounds=1, **settings):
+    module = method(MLP, local_steps=2, **settings)
+    digits = FederatedDataModule("digits", **{"num_clients": 4, "clients_per_round": 2, "batch_size": 10, **dict(data)})
+    Trainer(max_steps=rounds, callbacks=[*callbacks], **QUIET).fit(module, datamodule=digits)
+    return module
+
+
+# Losses -----------------------------------------------------------------------------------------------------------------
+
+
+class Relative(Loss):
+    def __call__(self, logits, target, label_counts):
+        losses = F.cross_entropy(logits, target, reduction="none")
+        return losses / losses.mean()
+
+
+class Centred(Loss):
+    def __call__(self, logits, target, label_counts):
+        return F.cross_entropy(logits - logits.mean(dim=0), target, reduction="none")
+
+
+class MeanForAll(Loss):
+    def __call__(self, logits, target, label_counts):
+        return F.cross_entropy(logits, target).expand(len(target))
+
+
+class Noisy(Loss):
+    """Draws, so two values of a sample differ whatever its batch is."""
+
+    def __call__(self, logits, target, label_counts):
+        return F.cross_entropy(logits + 0.01 * torch.randn_like(logits), target, reduction="none")
+
+
+class AllPairs(Loss):
+    needs_classes = False
+
+    def __call__(self, outputs, target, label_counts):
+        return (outputs - target).square().mean(dim=1)  # (B, 1) less (B,) is (B, B)
+
+
+@pytest.mark.parametrize("loss", [Relative, Centred, MeanForAll])
+def test_a_loss_in_which_samples_see_each_other_is_refused(loss):
+    with pytest.raises(
+        ValueError, match=rf"^model.loss is {loss.__name__}, which gives a sample [\d.-]+ in a batch and [\d.-]+ by"
+    ):
+        fit(loss=loss())
+    fit(FedDecorr, loss=loss())  # which declares it
+
+
+@pytest.mark.parametrize("loss", [Noisy(), TruncatedCrossEntropy(), torch.nn.CrossEntropyLoss(label_smoothing=0.1)])
+def test_other_losses_are_taken(loss):
+    fit(loss=loss, engine="sequential")
+
+
+def test_a_regression_over_all_pairs_is_refused():
+    inputs, targets = torch.randn(20, 3), torch.arange(20.0)
+    data = from_arrays(inputs, targets, [range(10), range(10, 20)], objective=Regression(), batch_size=5)
+    trainer = Trainer(max_steps=1, **QUIET)
+    with pytest.raises(ValueError, match="^model.loss is AllPairs, which gives a sample"):
+        trainer.fit(FedAvg(torch.nn.Linear(3, 1), loss=AllPairs(), local_steps=1), datamodule=data)
+
+
+# Samplers ---------------------------------------------------------------------------------------------------------------
+
+
+class Mask(ClientSampler):
+    def cohort(self, round, num_clients, size, seed):
+        return [True, False]
+
+
+class TensorMask(ClientSampler):
+    def cohort(self, round, num_clients, size, seed):
+        return torch.tensor([True, False])
+
+
+class Counts(ClientSampler):
+    def __init__(self):
+        self.counter = itertools.count()
+
+    def cohort(self, round, num_clients, size, seed):
+        return [next(self.counter) % num_clients]
+
+
+class Unseeded(ClientSampler):
+    def cohort(self, round, num_clients, size, seed):
+        return np.random.choice(num_clients, size, replace=False)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Mask, r"data.client_sampler Mask names \[True, False\] in round 1, must name clients between 0 and 39"),
+        (TensorMask, r"data.client_sampler TensorMask names tensor\(\[ True, False\]\) in round 1, must name clients"),
+        (Counts, "data.client_sampler Counts draws other clients when it is asked for round 1 again: draw from round and seed"),
+        (Unseeded, "data.client_sampler Unseeded draws other clients when it is asked for round 1 again"),
+    ],
+)
+def test_a_sampler_names_the_same_clients_each_time(sampler, message):
+    with pytest.raises(ValueError, match=message):
+        FederatedDataModule("digits", num_clients=40, clients_per_round=4, client_sampler=sampler())
+
+
+# Rules and hostile clients ----------------------------------------------------------------------------------------------
+
+
+def rule(combine):
+    return type("Rule", (Aggregation,), {"combine": lambda self, changes, measured: combine(changes)})()
+
+
+@pytest.mark.parametrize(
+    ("combine", "message"),
+    [
+        (lambda changes: {name: changes[name].median(dim=0) for name in changes}, "as median, must be a tensor"),
+        (lambda changes: {name: changes[name] for name in changes}, r"of shape \(2, \d+\), must be \(\d+,\): without the"),
+        (lambda changes: {}, "must return a dict with exactly the names that it is given"),
+        (lambda changes: None, "must return a dict with exactly the names that it is given"),
+    ],
+)
+def test_what_a_rule_gives_is_checked(combine, message):
+    with pytest.raises(ValueError, match=rf"^Rule.combine .*{message}"):
+        fit(aggregation=rule(combine))
+
+
+def test_hostile_clients_that_would_attack_nothing_are_refused():
+    with pytest.raises(TypeError, match="Doubles.changes is not called while corrupts_uploads is False: set it to True there"):
+
+        class Doubles(Hostile):
+            def changes(self, own, honest):
+                return 2 * own
+
+    class Misspelt(Hostile):
+        def change(self, own, honest):
+            return 2 * own
+
+    with pytest.raises(ValueError, match="^model.hostile is Misspelt, which attacks nothing: give LabelFlip,"):
+        Misspelt()
+
+
+# Learners of tasks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_learner_that_leaves_out_what_its_base_does_is_refused():
+    with pytest.raises(
+        TypeError, match=r"Forgets.end_task leaves out what TaskLearner does there: call super\(\).end_task\(\)"
+    ):
+
+        class Forgets(TaskLearner):
+            def end_task(self, net, client, position):
+                client.state["ended"] = torch.ones(())
+
+    class Remembers(TaskLearner):
+        def end_task(self, net, client, position):
+            super().end_task(net, client, position)
+            client.state["ended"] = torch.ones(())
+
+
+def test_a_misspelt_hook_of_a_learner_is_warned_of():
+    with pytest.warns(
+        UserWarning, match="Misspelt.client_penalti is not a hook, so no run reads it: did you mean client_penalty"
+    ):
+
+        class Misspelt(EWC):
+            def client_penalti(self, net, client): ...
+
+
+@pytest.mark.parametrize(("value", "what"), [(None, "None"), (3.5, "a value of type float")])
+def test_a_penalty_without_a_gradient_is_refused(value, what):
+    class Learns(TaskLearner):
+        def client_penalty(self, net, client):
+            return value
+
+    class Method(FedAvg):
+        def client_penalty(self, net, client):
+            return value
+
+    with pytest.raises(ValueError, match=rf"^Method.client_penalty returns {what}, must return a tensor of the weights, or 0"):
+        fit(Method)
+    with pytest.raises(ValueError, match=rf"^Learns.client_penalty returns {what}, must return a tensor of the weights, or 0"):
+        fit(tasks=Learns(rounds_per_task=1), data={"tasks": TaskStream(classes_per_task=5)})
+
+
+# Objectives and callbacks -----------------------------------------------------------------------------------------------
+
+
+def test_an_objective_does_not_replace_what_is_logged():
+    class Replaces(Regression):
+        def also(self, loss):
+            return {"loss": loss * 0}
+
+    data = from_arrays(torch.randn(20, 3), torch.arange(20.0), [range(20)], objective=Replaces(), val_fraction=0.2)
+    trainer = Trainer(max_steps=1, **QUIET)
+    with pytest.raises(ValueError, match="^Replaces.also has 'loss', which is logged anyway: rename it"):
+        trainer.fit(FedAvg(torch.nn.Linear(3, 1), local_steps=1), datamodule=data)
+
+
+def test_what_a_callback_keeps_begins_anew_in_a_second_fit():
+    class Keeps(FederatedCallback):
+        kept = ("nested", "total")
+
+        def __init__(self):
+            super().__init__()
+            self.nested, self.total = {"rounds": []}, torch.zeros(())
+
+        def on_round_end(self, trainer, module, round, report):
+            self.nested["rounds"].append(round)
+            self.total += 1
+
+    callback = Keeps()
+    for _ in range(2):
+        fit(callbacks=[callback], rounds=2)
+        assert callback.nested == {"rounds": [1, 2]}
+        assert callback.total == 2
