@@ -81,6 +81,8 @@ def _build(key: str, build: OptimizerBuilder, weights: Iterable[Tensor]) -> torc
         allowed = found[3] or (f", must be {_RANGES[argument]}" if argument in _RANGES else ", which the optimizer refuses")
         verb = "has" if argument == "betas" and not found[2].startswith("(") else "is"
         raise ValueError(f"{key}.{argument} {verb} {found[2]}{allowed}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"{key} builds {type(optimizer).__name__}, must build an optimizer of torch: return it")
     for name, value in optimizer.defaults.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}.{name} is {value}, must be a finite number")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from fl_lightning import FedAvg, FederatedDataModule, Trainer
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import ClientSampler, from_arrays
+from fl_lightning.data import ClientSampler, Partition, Source, from_arrays
 from fl_lightning.losses import Loss, TruncatedCrossEntropy
 from fl_lightning.methods import FedDecorr
 from fl_lightning.models import MLP
@@ -120,6 +120,56 @@ class Unseeded(ClientSampler):
 def test_a_sampler_names_the_same_clients_each_time(sampler, message):
     with pytest.raises(ValueError, match=message):
         FederatedDataModule("digits", num_clients=40, clients_per_round=4, client_sampler=sampler())
+
+
+# Partitions, sources and optimizers ------------------------------------------------------------------------------------
+
+
+def partition(give):
+    return type("Deals", (Partition,), {"__call__": lambda self, labels, num_clients, seed: give(len(labels))})()
+
+
+@pytest.mark.parametrize(
+    ("give", "message"),
+    [
+        (lambda n: None, "data.partition Deals gives NoneType, must give a list with the samples of each client"),
+        (lambda n: (range(n), []).__iter__(), "data.partition Deals gives tuple_iterator, must give a list"),
+        (lambda n: {0: [0], 1: [1]}, "data.partition Deals gives dict, must give a list"),
+        (lambda n: [{0}, {1}], "data.partition Deals gives a client set, must give a tensor of indices of samples"),
+        (lambda n: ["ab", "cd"], "data.partition Deals gives a client str, must give a tensor of indices of samples"),
+    ],
+)
+def test_what_a_partition_gives_is_checked(give, message):
+    data = FederatedDataModule("digits", num_clients=2, clients_per_round=2, partition=partition(give))
+    with pytest.raises(ValueError, match=message):
+        data.setup()
+
+
+def test_a_partition_may_give_arrays_and_lists():
+    def shards(give):
+        data = FederatedDataModule("digits", num_clients=2, clients_per_round=2, partition=partition(give))
+        data.setup()
+        return data.shards.train_indices(0).tolist(), data.shards.train_indices(1).tolist()
+
+    expected = shards(lambda n: [torch.arange(0, n, 2), torch.arange(1, n, 2)])
+    assert shards(lambda n: [np.arange(0, n, 2), [*range(1, n, 2)]]) == expected
+
+
+@pytest.mark.parametrize("loaded", [None, ([], [])])
+def test_a_source_loads_a_dataset(loaded):
+    class Mine(Source):
+        def load(self, root):
+            return loaded
+
+    with pytest.raises(
+        ValueError, match=f"^data.source Mine loads {type(loaded).__name__}, must load a fl_lightning.data.Dataset"
+    ):
+        FederatedDataModule(Mine()).setup()
+
+
+def test_an_optimizer_is_returned():
+    with pytest.raises(ValueError, match=r"^model.optimizer builds NoneType, must build an optimizer of torch: return it"):
+        fit(optimizer=lambda weights: None)
 
 
 # Rules and hostile clients ----------------------------------------------------------------------------------------------

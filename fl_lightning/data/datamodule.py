@@ -23,6 +23,7 @@ from fl_lightning.data.participation import participation
 from fl_lightning.data.partitions import Dirichlet, Natural, Partition
 from fl_lightning.data.prepared_samples import Preparation, PreparedSamples, PublicData
 from fl_lightning.data.present_shards import BatchSizes, PresentShards
+from fl_lightning.data.samples import Dataset
 from fl_lightning.data.scaling import check_statistics
 from fl_lightning.data.sources.by_name import open_source
 from fl_lightning.data.sources.source import Source
@@ -145,6 +146,9 @@ class FederatedDataModule(LightningDataModule):
         if self._samples is not None:
             return
         dataset = self.source.load(self.root)
+        if not isinstance(dataset, Dataset):
+            kind = type(self.source).__name__
+            raise ValueError(f"data.source {kind} loads {type(dataset).__name__}, must load a fl_lightning.data.Dataset")
         self.objective = dataset.objective
         if self.tasks is not None:
             if not dataset.objective.tells_classes:

@@ -1,6 +1,8 @@
 """The division of a source's training samples among the server and the clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,9 +71,11 @@ class FederatedSplit:
         name = f"data.partition {type(self.partition).__name__}"
         with in_code_of("data.partition", self.partition):
             given = self.partition.partition(labels, owners, self.num_clients, stream_seed(self.seed, key, -1, "partition"))
+            if not isinstance(given, Parts | Sequence):
+                raise ValueError(f"{name} gives {type(given).__name__}, must give a list with the samples of each client")
             if len(given) != self.num_clients:
                 raise ValueError(f"data.num_clients is {self.num_clients}, {name} lists {len(given)} clients: make them equal")
-            parts = Parts.of(given)
+            parts = given if isinstance(given, Parts) else Parts.of([_indices(name, part) for part in given])
         held = parts.samples
         if len(held) > 0 and (held.ndim != 1 or held.is_floating_point() or held.dtype == torch.bool):
             kind = f"{held.dtype} of shape {tuple(held.shape)}".removeprefix("torch.")
@@ -101,3 +105,12 @@ class FederatedSplit:
         rng = numpy_stream(self.seed, -1, -1, "validation split")
         counted = dataset.objective.unit_counts(dataset.train.targets, len(dataset.classes))
         return split_clients(parts, counted, len(dataset.classes), val_fraction, rng, test_fraction)
+
+
+def _indices(name: str, part: Any) -> Tensor:
+    """A client's samples, as a partition gives them: a tensor, an array or a list of numbers."""
+    try:
+        indices = torch.as_tensor(part)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} gives a client {type(part).__name__}, must give a tensor of indices of samples") from error
+    return indices if indices.numel() > 0 else indices.long()
