@@ -45,7 +45,7 @@ def test_every_method_has_a_page():
     assert "../results/text_chapters/report.md)" in pages["docs/methods/L2SP.md"]
     of_fedrep = pages["docs/methods/FedRep.md"]
     assert "[Personal models: CIFAR-10, Dirichlet 0.1](../results/personal_dirichlet/report.md)" in of_fedrep
-    assert "Declared to run it: [personal_shards_at_lower_rate](../results.md)." in of_fedrep
+    assert "2 classes a client, at a lower rate](../results/personal_shards_at_lower_rate/report.md)" in of_fedrep
     of_lwf = pages["docs/methods/LwF.md"]
     assert "Its numbers are in [Arriving classes: digits in five tasks](../results/digits_classes/report.md)," in of_lwf
     assert "Declared to run it: [arriving_classes](../results.md)." in of_lwf
