@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range, check_whole, counted
+from fl_lightning.checks import ArgumentError, check_choice, check_patterns, check_range, check_whole, counted, kind_of
 from fl_lightning.functional.aggregation import State, cast_mean, less_mean
 from fl_lightning.functional.clipping import clipped
 from fl_lightning.functional.random_streams import seeded_layers
@@ -552,8 +552,8 @@ def _checked_penalty(of: LocalTraining | Learner, penalty: Any) -> Tensor | floa
     """
     if isinstance(penalty, Tensor) or (isinstance(penalty, int | float) and penalty == 0):
         return penalty
-    what = "None" if penalty is None else f"a value of type {type(penalty).__name__}"
-    raise ArgumentError(f"{type(of).__name__}.client_penalty", f"returns {what}, must return a tensor of the weights, or 0")
+    problem = f"returns {kind_of(penalty)}, must return a tensor of the weights, or 0"
+    raise ArgumentError(f"{type(of).__name__}.client_penalty", problem)
 
 
 def _check_micro_batches(method: LocalTraining) -> None:

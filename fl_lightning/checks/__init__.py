@@ -220,6 +220,15 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def kind_of(value: object) -> str:
+    """What a function of a user's returned, for a message: its type, as a tensor's values would fill the screen.
+
+    >>> kind_of(None), kind_of(1.5)
+    ('None', 'a value of type float')
+    """
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its kind if it has none.
 

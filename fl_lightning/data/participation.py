@@ -127,8 +127,8 @@ def participation(
     drawn = Participation(sampler, num_clients, size, seed)
     drawn.sampler.check(num_clients)
     for round in range(1, (drawn.num_rounds or 1) + 1):
-        first = drawn.cohort(round)
-    if drawn.num_rounds is None and drawn.cohort(1) != first:
+        drawn.cohort(round)
+    if drawn.num_rounds is None and drawn.cohort(1) != drawn.cohort(1):
         raise ValueError(
             f"{drawn.said_by} draws other clients when it is asked for round 1 again: draw from round and seed only, as by "
             "fl_lightning.functional.random_streams.numpy_stream"
@@ -138,7 +138,7 @@ def participation(
 
 def _index(client: Any) -> int:
     """The number of a client; a mask is not one."""
-    if isinstance(client, bool | np.bool_) or getattr(client, "dtype", None) is torch.bool:
+    if isinstance(client, bool) or (isinstance(client, torch.Tensor) and client.dtype == torch.bool):
         raise TypeError
     return operator.index(client)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
-from fl_lightning.checks import ArgumentError, did_you_mean
+from fl_lightning.checks import ArgumentError, did_you_mean, kind_of
 from fl_lightning.engines.separate_uploads import CombinedUploads
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.schedules import set_rates
@@ -54,7 +54,9 @@ class RoundHooks:
         """Factor on the rate of a client's optimizer."""
         factor = self.method.client_learning_rate(round, client)
         if not isinstance(factor, Real):
-            raise self._refusal("client_learning_rate", f"returns {_named(factor)}, must return a number: 1.0 is the full rate")
+            raise self._refusal(
+                "client_learning_rate", f"returns {kind_of(factor)}, must return a number: 1.0 is the full rate"
+            )
         return self.tasks.rate_factor(client) * factor
 
     def num_local_steps(self, client: int) -> int:
@@ -125,7 +127,7 @@ class RoundHooks:
             ValueError: if both have a name, as one would silently replace the other.
         """
         if not isinstance(of_method, dict):
-            raise self._refusal(hook, f"returns {_named(of_method)}, must return a dict of tensors by name")
+            raise self._refusal(hook, f"returns {kind_of(of_method)}, must return a dict of tensors by name")
         for name in of_method.keys() & of_learner.keys():
             method, learner = type(self.method).__name__, type(self.tasks).__name__
             raise ValueError(f"{method} and its learner of tasks, {learner}, both have {name!r} in their {what}: rename one")
@@ -142,7 +144,7 @@ class RoundHooks:
         self.tasks.receive(reduced)
         update = self.method.aggregate(reduced)
         if not isinstance(update, Update):
-            raise self._refusal("aggregate", f"returns {_named(update)}, must return an Update, as super().aggregate does")
+            raise self._refusal("aggregate", f"returns {kind_of(update)}, must return an Update, as super().aggregate does")
         self._check_update("pseudo_gradient", update.pseudo_gradient, self._of_net["weights"])
         self._check_update("buffers", update.buffers, self._of_net["buffers"])
         return update
@@ -169,8 +171,3 @@ class RoundHooks:
         """Follow the weights and the buffers, which were restored to their values before the round."""
         self.method.after_undo()
         self.tasks.follow_buffers()
-
-
-def _named(value: object) -> str:
-    """What a hook returned, for a message: its kind, as tensors would fill the screen."""
-    return "None" if value is None else f"a value of type {type(value).__name__}"

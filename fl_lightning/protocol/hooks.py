@@ -24,22 +24,26 @@ def overridden(method: Any, *hooks: Callable[..., Any]) -> list[str]:
 
 
 def replaces(method: type, hook: Callable[..., Any]) -> bool:
-    """Whether a class's override of a base class's hook never calls what it overrides: its code has not the hook's name."""
+    """Whether a class overrides a base class's hook without a call of it."""
     own: Callable[..., Any] = getattr(method, hook.__name__)
-    code = getattr(inspect.unwrap(own), "__code__", None)
-    return own is not hook and code is not None and hook.__name__ not in code.co_names
+    return own is not hook and _leaves_out(own, hook.__name__)
 
 
 def refuse_left_out(kind: type, names: Collection[str], who: str) -> None:
-    """Refuse a class with one of these hooks that does not call what it overrides: its code has not the hook's name.
+    """Refuse a class that overrides one of these hooks without a call of it.
 
     Raises:
         TypeError: with the cure; ``who`` does something there.
     """
     for name in vars(kind).keys() & set(names):
-        code = getattr(inspect.unwrap(vars(kind)[name]), "__code__", None)
-        if code is not None and name not in code.co_names:
+        if _leaves_out(vars(kind)[name], name):
             raise TypeError(f"{kind.__name__}.{name} leaves out what {who} does there: call super().{name}() in it")
+
+
+def _leaves_out(override: Callable[..., Any], name: str) -> bool:
+    """Whether the code of an override, where it can be read, does not contain the name of what it overrides."""
+    code = getattr(inspect.unwrap(override), "__code__", None)
+    return code is not None and name not in code.co_names
 
 
 def warn_of_misspelt(kind: type, hooks: Collection[str]) -> None:

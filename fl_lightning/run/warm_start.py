@@ -46,8 +46,8 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
     stored = {name: tensor for name, tensor in stored.items() if name in present or not name.startswith(_OF_FEDROD)}
     if _SEEN in stored and _SEEN not in present:
         raise ValueError(
-            f"{holder} holds a net of arriving classes, whose class layer has them in the order of arrival, but data.tasks "
-            "is null: give weights of a net without tasks, or set data.tasks and model.tasks"
+            f"{holder} holds a net of arriving classes with a class layer in the order of arrival, but data.tasks is null: "
+            "give weights of a net without tasks, or set data.tasks and model.tasks"
         )
     cure = "give weights of this net"
     if isinstance(method.net, TransformersModel):

@@ -145,7 +145,7 @@ def test_a_run_in_two_parts_ends_as_one_in_one(tiny, tmp_path, name):
 @pytest.mark.parametrize("name", methods.__all__)
 @pytest.mark.one_in(4)
 def test_a_trained_net_is_loaded_without_data(tiny, tmp_path, name):
-    """Without what the server keeps for its data; a method whose clients keep parts of the net has no single one."""
+    """Without what the server keeps for its data. Where clients keep parts of the net, there is no single one."""
     method = tiny.train_any(name, watch=[Save(tmp_path / "1.ckpt")])
     settings = {"norm": True, **needs_of(name)[1]}
     given = {"net": tiny.new_net(settings.pop("norm")), **settings}

@@ -102,5 +102,5 @@ def test_a_net_of_arriving_classes_needs_tasks(tmp_path):
     trainer.fit(FedAvg(MLP, local_steps=1, tasks=ClassLearner()), datamodule=arriving)
     trainer.save_checkpoint(tmp_path / "old.ckpt")
     method = FedAvg(MLP, local_steps=1, initial_weights=str(tmp_path / "old.ckpt"))
-    with pytest.raises(ValueError, match=r"old.ckpt, which holds a net of arriving classes, whose class layer has them in"):
+    with pytest.raises(ValueError, match=r"old.ckpt, which holds a net of arriving classes with a class layer in"):
         Trainer(max_steps=1, **quiet).fit(method, datamodule=FederatedDataModule("digits", **settings))
