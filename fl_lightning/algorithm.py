@@ -550,7 +550,8 @@ def _checked_penalty(of: LocalTraining | Learner, penalty: Any) -> Tensor | floa
     Raises:
         ArgumentError: if it can have no gradient: anything but a tensor, or 0.
     """
-    if isinstance(penalty, Tensor) or (isinstance(penalty, int | float) and penalty == 0):
+    # torch.compile 2.8 cannot follow isinstance with int | float.
+    if isinstance(penalty, Tensor) or (type(penalty) in (int, float) and penalty == 0):
         return penalty
     problem = f"returns {kind_of(penalty)}, must return a tensor of the weights, or 0"
     raise ArgumentError(f"{type(of).__name__}.client_penalty", problem)
