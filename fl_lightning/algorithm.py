@@ -593,6 +593,10 @@ def _check_settings(method: LocalTraining) -> None:
     for name, kind, such_as in (("aggregation", Aggregation, "Krum()"), ("hostile", Hostile, "SignFlip()")):
         if not isinstance(value := getattr(method, name), kind | None):
             raise ValueError(f"model.{name} is {value!r}, must be one of fl_lightning.robustness: such as {such_as}")
+    if method.hostile is not None and not hasattr(method.hostile, "fraction"):
+        raise ArgumentError(
+            f"{type(method.hostile).__name__}.__init__", "does not call super().__init__(fraction): call it first"
+        )
 
 
 def _check_personal(method: LocalTraining) -> None:

@@ -1,4 +1,4 @@
-"""Losses, samplers, rules, hostile clients, learners, objectives and callbacks of a user: what they get wrong is named."""
+"""Losses, sources, augmentations, samplers, rules, hostile clients, learners, objectives and callbacks: mistakes are named."""
 
 import itertools
 
@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fl_lightning import FedAvg, FederatedDataModule, Trainer
 from fl_lightning.callbacks import FederatedCallback
-from fl_lightning.data import ClientSampler, Partition, Source, from_arrays
+from fl_lightning.data import Augmentation, ClientSampler, Dataset, Partition, Samples, Source, from_arrays
 from fl_lightning.losses import Loss, TruncatedCrossEntropy
 from fl_lightning.methods import FedDecorr
 from fl_lightning.models import MLP
-from fl_lightning.objectives import Regression
+from fl_lightning.objectives import Regression, SingleLabel
 from fl_lightning.robustness import Aggregation, Hostile
 from fl_lightning.tasks import EWC, TaskLearner, TaskStream
 
@@ -167,6 +168,48 @@ def test_a_source_loads_a_dataset(loaded):
         FederatedDataModule(Mine()).setup()
 
 
+@pytest.mark.parametrize(
+    ("change", "objective", "message"),
+    [
+        (Tensor.float, SingleLabel(), r"of type torch\.float32, must be torch\.int64 for SingleLabel: convert them"),
+        (Tensor.int, SingleLabel(), r"of type torch\.int32, must be torch\.int64 for SingleLabel: convert them"),
+        (Tensor.numpy, SingleLabel(), "of type ndarray, must be a tensor: convert them"),
+        (Tensor.double, Regression(), r"of type torch\.float64, must be torch\.float32 for Regression: convert them"),
+    ],
+)
+def test_targets_have_the_type_of_their_objective(change, objective, message):
+    labels = torch.arange(10) % 2
+    test = Samples(torch.zeros(0, 3), labels[:0].to(change(labels).dtype) if change is not Tensor.numpy else labels[:0])
+    with pytest.raises(ValueError, match=f"^data.source gives training targets {message}$"):
+        Dataset(Samples(torch.zeros(10, 3), change(labels)), test, ("0", "1"), objective=objective)
+
+
+def augmentation(change, for_evaluation=lambda images: images):
+    methods = {"__call__": lambda self, images, draws: change(images), "evaluate": lambda self, images: for_evaluation(images)}
+    return type("Mine", (Augmentation,), methods)()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([list], r"returns a value of type list, must be a tensor of as many images as it is given, \(16, 1, 8, 8\)"),
+        ([lambda images: images[:3]], r"returns \(3, 1, 8, 8\), must be a tensor of as many images as it is given"),
+        ([lambda images: images[..., :6]], r"\(1, 8, 6\) for training and \(1, 8, 8\) for evaluation: override evaluate, too"),
+        ([lambda images: images / 255], "returns floats up to 1 for images from 0 to 255: keep that scale"),
+        ([lambda images: images, lambda images: images / 255], "returns floats up to 1 for images from 0 to 255"),
+    ],
+)
+def test_what_an_augmentation_gives_is_checked(changes, message):
+    data = FederatedDataModule("digits", num_clients=20, augment=[augmentation(*changes)])
+    with pytest.raises(ValueError, match=f"^data.augment Mine .*{message}"):
+        data.setup()
+
+
+def test_an_augmentation_may_give_floats_and_another_shape_in_training_and_evaluation():
+    cut = augmentation(lambda images: images[..., :6].float(), lambda images: images[..., 1:7].float())
+    assert fit(data={"augment": [cut]}).net.features[1].in_features == 48
+
+
 def test_an_optimizer_is_returned():
     with pytest.raises(ValueError, match=r"^model.optimizer builds NoneType, must build an optimizer of torch: return it"):
         fit(optimizer=lambda weights: None)
@@ -206,6 +249,15 @@ def test_hostile_clients_that_would_attack_nothing_are_refused():
 
     with pytest.raises(ValueError, match="^model.hostile is Misspelt, which attacks nothing: give LabelFlip,"):
         Misspelt()
+
+    class Bare(Hostile):
+        flips_labels = True
+
+        def __init__(self):
+            self.share = 0.5
+
+    with pytest.raises(ValueError, match=r"^Bare.__init__ does not call super\(\).__init__\(fraction\): call it first"):
+        fit(hostile=Bare())
 
 
 # Learners of tasks ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.checks import ArgumentError, kind_of
 from fl_lightning.data.augment import Augmentation
 from fl_lightning.data.loaders import EvaluationInputs
 from fl_lightning.data.samples import Dataset, Part, Samples, are_whole, shapes, type_names
@@ -16,6 +17,8 @@ from fl_lightning.data.scaling import InputRecord, channel_statistics, normalise
 from fl_lightning.data.storage import Storage, place_samples
 from fl_lightning.functional.random_streams import random_bits
 from fl_lightning.protocol import Batch, NetInputs
+
+_IMAGES_CHANGED = 16  # to see what augmentation returns
 
 
 class Preparation:
@@ -43,6 +46,8 @@ class Preparation:
                 f"data.mean is {list(mean)}, but data.source gives {kind}: leave data.mean and data.std out, or give floats"
             )
         self.augment = tuple(augment)
+        if isinstance(inputs, Tensor):
+            _check_augment(self.augment, inputs[:_IMAGES_CHANGED])
         self._example = stored.rows(slice(1))
         self.statistics = None  # inputs are used as they are
         if isinstance(inputs, Tensor):
@@ -96,6 +101,26 @@ class Preparation:
         for augmentation in self.augment:
             images = augmentation.evaluate(images)
         return images
+
+
+def _check_augment(augment: Sequence[Augmentation], images: Tensor) -> None:
+    """Refuse changes that return anything but a batch of images of one shape and scale, by what they make of a few."""
+    key = torch.zeros(1, dtype=torch.int64)
+    for augmentation in augment:
+        name = f"data.augment {type(augmentation).__name__}"
+        numbers = torch.arange(len(images) * augmentation.num_draws).reshape(len(images), -1)
+        before, images = images, augmentation.evaluate(images)
+        for changed in (images, augmentation(before, random_bits(key, numbers))):
+            if not isinstance(changed, Tensor) or changed.ndim != 4 or len(changed) != len(before):
+                given = tuple(changed.shape) if isinstance(changed, Tensor) else kind_of(changed)
+                raise ArgumentError(
+                    name, f"returns {given}, must be a tensor of as many images as it is given, {tuple(before.shape)}"
+                )
+            if changed.shape != images.shape:
+                sizes = f"{tuple(changed.shape[1:])} for training and {tuple(images.shape[1:])} for evaluation"
+                raise ArgumentError(name, f"makes images of shape {sizes}: override evaluate, too")
+            if changed.is_floating_point() and before.dtype == torch.uint8 and before.max() > 1 >= changed.max():
+                raise ArgumentError(name, f"returns floats up to {changed.max():g} for images from 0 to 255: keep that scale")
 
 
 class PreparedSamples:

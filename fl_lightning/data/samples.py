@@ -77,6 +77,7 @@ class Dataset:
     def __post_init__(self) -> None:
         _check_class_names(self.classes)
         for part, samples in (("training", self.train), ("test", self.test)):
+            _check_targets(part, samples.targets, self.objective)
             self.objective.check(part, samples.targets, len(self.classes))
             _check_form(part, samples.inputs)
             for inputs in tree_leaves(samples.inputs):
@@ -200,6 +201,18 @@ def _check_finite(part: str, inputs: Tensor) -> None:
         raise ValueError(
             f"data.source has {value} in {part} input {row}, which is not finite in float32: replace the value, or leave the "
             "sample out"
+        )
+
+
+def _check_targets(part: str, targets: Any, objective: Objective) -> None:
+    """Refuse targets in another form than the objective keeps them in."""
+    if not isinstance(targets, Tensor):
+        raise ValueError(f"data.source gives {part} targets of type {type(targets).__name__}, must be a tensor: convert them")
+    needed = objective.stored(f"{part} targets", targets).dtype
+    if targets.dtype != needed:
+        raise ValueError(
+            f"data.source gives {part} targets of type {targets.dtype}, must be {needed} for {type(objective).__name__}: "
+            "convert them"
         )
 
 
