@@ -62,7 +62,7 @@ def write_model_folder(ckpt_path: Path, folder: Path, weights: Weights) -> Path:
     classes = inputs.classes if inputs.outputs is None else []
     trained = sum(tensor.numel() for tensor in method.trained_weights(method.net).values())
     all_of = sum(tensor.numel() for tensor in method.net.parameters())
-    card = _card(run, checkpoint["global_step"], method, inputs, f"{trained:,} of {all_of:,} weights", weights)
+    card = _card(run, checkpoint, method, f"{trained:,} of {all_of:,} weights", weights)
     with TemporaryDirectory(dir=folder) as temporary:  # files that are there are replaced by whole ones
         written = Path(temporary)
         name = _write_merged(method, written, classes) if weights == "merged" else _write_trained(method, written)
@@ -120,8 +120,9 @@ def _scalars(run: Path, round: int) -> dict[str, float]:
     return scalars
 
 
-def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, trained: str, weights: Weights) -> str:
-    """The model card in Markdown; accuracies are those of the round, if it was evaluated."""
+def _card(run: Path, checkpoint: dict[str, Any], method: FederatedModule, trained: str, weights: Weights) -> str:
+    """The model card in Markdown; accuracies are those of the checkpoint's round, if it was evaluated."""
+    round, inputs = checkpoint["global_step"], recorded_inputs(checkpoint)
     path = run / "results.json"
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     measured = _scalars(run, round)
@@ -135,7 +136,7 @@ def _card(run: Path, round: int, method: FederatedModule, inputs: InputRecord, t
         ("adapter", "none" if method.adapter is None else repr(method.adapter)),
         ("weights of round", str(round)),
     ]
-    if origin := results.get("initial_weights"):
+    if origin := checkpoint["federated"]["began_from"]:
         rows.append(("began from", Path(origin["file"]).name))
     for part in ("test", "val"):
         if (accuracy := measured.get(f"{part}/accuracy")) is not None:

@@ -180,6 +180,17 @@ def test_before_the_end_of_a_stream_a_model_card_names_the_classes_learned(main,
     assert rows["classes learned"].startswith(f"{len(learned)} of 10: {', '.join(learned)}; ")
 
 
+def test_before_the_end_of_a_run_a_model_card_names_what_it_began_from(main, tmp_path):
+    """From the checkpoint: a killed run has no results."""
+    torch.save(MLP((1, 8, 8), 10).state_dict(), tmp_path / "weights.pt")
+    fit = "fit --config digits_wsm.yaml --trainer.max_steps 1 --model.initial_weights weights.pt"
+    code, _, error = main(*fit.split(), *NO_PICTURES)
+    assert code == 0, error
+    next(tmp_path.rglob("results.json")).unlink()
+    assert main("export", "--ckpt_path", str(next(tmp_path.rglob("last.ckpt"))), "--weights", "merged", "--out", "out")[0] == 0
+    assert "| began from | weights.pt |" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
     """Of each checkpoint of a run, not that of the last round, and the forgetting that was measured in it."""
     every = "--trainer.max_steps 3 --trainer.val_check_interval 1 --data.monitor_test 1 --model.optimizer.lr 0.5"
