@@ -482,7 +482,12 @@ class FederatedAlgorithm(LocalTraining):
 
 
 def drawn_visits(method: FederatedAlgorithm, round: int) -> list[Visit]:
-    """The visits of a round's cohort, as a method and its learner of tasks want them.
+    """The visits of a round's cohort, as a method and its learner of tasks want them."""
+    return method.tasks.visits(checked_cohort(method, round))
+
+
+def checked_cohort(method: FederatedAlgorithm, round: int) -> list[Visit]:
+    """What a method's ``cohort`` returned for a round.
 
     Raises:
         ArgumentError: if the method's hook gives anything else, a client twice, or a visit without a step.
@@ -494,7 +499,13 @@ def drawn_visits(method: FederatedAlgorithm, round: int) -> list[Visit]:
         raise ArgumentError(f"{type(method).__name__}.cohort", "gives a visit of fewer than 1 local step: leave its client out")
     if len({visit.client for visit in visits}) < len(visits):
         raise ArgumentError(f"{type(method).__name__}.cohort", f"has a client twice in round {round}: give each one visit")
-    return method.tasks.visits(visits)
+    return visits
+
+
+def who_draws(method: FederatedAlgorithm) -> str:
+    """What decides who takes part in a round, for messages: an option of the data module, or a method's ``cohort``."""
+    own = overridden(method, FederatedAlgorithm.cohort)
+    return f"{type(method).__name__}.cohort" if own else joined(method).participation.said_by
 
 
 def joined(method: LocalTraining) -> Any:

@@ -184,7 +184,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
         if round == self.trainer.max_steps or self.tasks.is_over:
             # Has Lightning evaluate after the last round too, where val_check_interval does not divide max_steps.
             self.trainer.should_stop = True
-        self.lost_rounds.add(report, any(visit.sends for visit in visits))
+        self.lost_rounds.add(report, {visit.client for visit in visits if visit.sends})
         if (schedule := self.lr_schedulers()) is not None:
             schedule.step()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
         for watcher in watchers:
@@ -336,7 +336,7 @@ class FederatedModule(FederatedAlgorithm, LightningModule):
                 stacklevel=1,
             )
         check_cohorts(self.data.participation, self.trainer.max_steps)
-        check_aggregation(self.aggregation, self.data, self.trainer.max_steps)
+        check_aggregation(self, self.data, self.trainer.max_steps)
         check_batches_of_one(self, self.data, self.trainer.max_steps)
         if self.step_factors is not None:
             self.step_factors(max(map(self.num_local_steps, range(self.data.num_clients))))  # fails, or does not

@@ -51,21 +51,13 @@ class _Command:
     @property
     def name(self) -> str:
         """Of the results file and of the folder of the runs."""
-        words = re.sub(r"[^\w.=]+", "_", " ".join([self.method, *self.free]))
-        return f"{self.federation.name}-{words}"[:100] + (f"-{digest_of(self.free)[:8]}" if self.free else "")
+        free = self.options_for(model=True)
+        words = re.sub(r"[^\w.=]+", "_", " ".join([self.method, *free]))
+        return f"{self.federation.name}-{words}"[:100] + (f"-{digest_of(free)[:8]}" if free else "")
 
-    @property
-    def free(self) -> list[str]:
-        """Options of the method, its loss and its rates."""
-        return self._options(of_model=True)
-
-    @property
-    def elsewhere(self) -> list[str]:
-        """The other options: where the data is and on what device runs are carried out."""
-        return self._options(of_model=False)
-
-    def _options(self, of_model: bool) -> list[str]:
-        pairs = [(key, value) for key, value in options_of(self.options) if key.startswith("model.") == of_model]
+    def options_for(self, model: bool) -> list[str]:
+        """Options of the method, its loss and its rates, or the others: where the data is, and the device of runs."""
+        pairs = [(key, value) for key, value in options_of(self.options) if key.startswith("model.") == model]
         return [word for key, value in pairs for word in (f"--{key}", *([] if value is None else [value]))]
 
 
@@ -120,7 +112,7 @@ def _run_cell(command: _Command) -> Cell:
     return Cell(
         federation=of.name,
         method=command.method,
-        options=command.free,
+        options=command.options_for(model=True),
         version=__version__,
         commit=commit() or "",
         code=_code(str(read_run(folders[command.seeds[0]]).config["model"])),
@@ -169,7 +161,7 @@ def _checked_data(command: _Command) -> dict[int, tuple[str, str]]:
 
 def _pretrained(command: _Command, out: Path) -> Path:
     """The checkpoint that all runs begin with; it is trained once for all methods."""
-    folders, _ = _swept(command.federation.pretrained, command.elsewhere, [0], 1, out)
+    folders, _ = _swept(command.federation.pretrained, command.options_for(model=False), [0], 1, out)
     return folders[0] / "checkpoints" / "last.ckpt"
 
 

@@ -15,7 +15,7 @@ from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.compilation import compiled
 from fl_lightning.engines.cuda_graph import Stream
 from fl_lightning.engines.local_step import PROPORTIONAL, LocalStep, run_key
-from fl_lightning.engines.net_behaviour import draws, mixes_samples
+from fl_lightning.engines.net_behaviour import can_pad, draws
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.engines.sums import Sums
@@ -59,7 +59,7 @@ class CapturedEngine(SequentialEngine):
     If the method reads nothing from single models and the client starts with the global weights, the program is the whole
     visit, and on a GPU several visits run side by side, each with its own weights and stream. Otherwise the program is the
     local steps, between the method's hooks. All batches have one shape, and short ones are padded with samples that do not
-    count, unless the net mixes samples: then every size has a program.
+    count, unless :func:`~fl_lightning.engines.net_behaviour.can_pad` refuses: then every size has a program.
 
     Raises:
         ValueError: if the net draws: padded batches and compiled layers draw differently.
@@ -72,7 +72,7 @@ class CapturedEngine(SequentialEngine):
         two = self.data.first_inputs(2)
         if not self.counts_dropout and draws(self.net, two):
             raise ValueError("model.net draws in training, which a compiled step would do otherwise")
-        self.full_batches = not mixes_samples(self.net, two)
+        self.full_batches = can_pad(method, self.net, two)
         # Every combination of shapes, of clients with and without state and of hooks' uses of the round is a graph.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MAX_GRAPHS)
         key = run_key(self.seed) if self.counts_dropout else None

@@ -15,7 +15,7 @@ from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.engine_timing import Timing, kept_timing, timed
 from fl_lightning.engines.flower import FlowerEngine
 from fl_lightning.engines.local_step import ELEMENTWISE, PROPORTIONAL
-from fl_lightning.engines.net_behaviour import mixes_samples
+from fl_lightning.engines.net_behaviour import can_pad
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
@@ -232,12 +232,12 @@ def _kinds_of_visits(method: FederatedAlgorithm) -> int:
     a_kind = 2 if keeps_some else 1
     if method.tasks.class_progress() is not None:
         a_kind *= joined(method).class_streams.num_tasks
-    mixes = mixes_samples(copied_net(method).train(), data.first_inputs(2))
+    pads = can_pad(method, copied_net(method).train(), data.first_inputs(2))
     for client in range(data.num_clients):
         steps, last = method.num_local_steps(client), data.num_train(client)
-        if data.batch_size is not None:  # short batches are padded unless the net mixes samples
+        if data.batch_size is not None:  # short batches are padded, or have programs
             of_epoch = data.steps_per_epoch(client)
-            last = last - (of_epoch - 1) * data.batch_size if mixes and steps >= of_epoch else data.batch_size
+            last = last - (of_epoch - 1) * data.batch_size if steps >= of_epoch and not pads else data.batch_size
         kinds.add((steps, last))
         if a_kind * len(kinds) > MOST_PROGRAMS:
             break

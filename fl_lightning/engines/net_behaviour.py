@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
 
+from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.functional.counted_dropout import CountedDropout
 from fl_lightning.functional.random_streams import seeded_layers
 from fl_lightning.protocol import NetInputs
@@ -26,6 +27,11 @@ def mixes_samples(net: nn.Module, inputs: NetInputs) -> bool:
         return True
     one = tree_map(lambda part: part[:1], inputs)
     return bool(masks) and masks != [(2 * size, *rest) for size, *rest in _forward(net, one)[1]]
+
+
+def can_pad(method: FederatedAlgorithm, net: nn.Module, inputs: NetInputs) -> bool:
+    """Whether a batch can be padded: if the net mixes samples, or draws masks for rows that a method adds, padding shows."""
+    return not mixes_samples(net, inputs) and not (method.needs.other_samples and draws(net, inputs))
 
 
 def draws(net: nn.Module, inputs: NetInputs) -> bool:

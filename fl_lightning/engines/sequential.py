@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.checks import ArgumentError
@@ -82,11 +82,11 @@ class SequentialEngine(Engine):
         self.hooks.set_step_rate(self.optimizer, self._rates_of_visit, step)
         batch = client.labeled(batch)
         dropout = step_dropout(run_key(self.seed), client) if self.counts_dropout else nullcontext()
-        self._applied, self._estimated = 0, False
+        self._applied, self._num_estimates = 0, 0
         with dropout, self._factors.collected():
             loss = self.method.client_step(self.net, batch, client)
         check_one_update(self.method, self._applied)
-        if protected and not self._estimated:
+        if protected and self._num_estimates == 0:
             raise ArgumentError(
                 f"{type(self.method).__name__}.client_step",
                 "takes gradients without client.estimate, so that model.privacy neither clips them nor adds noise: take them "
@@ -94,10 +94,11 @@ class SequentialEngine(Engine):
             )
         return loss
 
-    def _estimate(self, *arguments: Any, **settings: Any) -> Gradients:
-        """``client.estimate`` of a defence, which notes that a local step called it."""
-        self._estimated = True
-        return self.context.protection.estimate(*arguments, **settings)
+    def _estimate(self, net: nn.Module, batch: Batch, client: Client, *arguments: Any, **settings: Any) -> Gradients:
+        """``client.estimate`` of a defence, which counts a local step's calls."""
+        self._num_estimates += 1
+        client = client.having(num_estimates=self._num_estimates)
+        return self.context.protection.estimate(net, batch, client, *arguments, **settings)
 
     def differentiate(
         self, objective: Objective, at: Sequence[Tensor] | None = None, buffers: State | None = None

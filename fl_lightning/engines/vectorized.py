@@ -16,7 +16,7 @@ from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine
 from fl_lightning.engines.gradients import below_the_stack, better_below_the_stack, by_transform
 from fl_lightning.engines.local_step import ELEMENTWISE, LocalStep, run_key
-from fl_lightning.engines.net_behaviour import activation_bytes, counts_dropout, draws, mixes_samples
+from fl_lightning.engines.net_behaviour import activation_bytes, can_pad, counts_dropout, draws
 from fl_lightning.engines.round_hooks import RoundHooks
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.functional.aggregation import State
@@ -43,7 +43,8 @@ class VectorizedEngine(Engine):
     """Runs clients side by side. Similar clients are stacked: same rate, same names and shapes of their facts.
 
     Clients with fewer local steps leave the stack when they are done. Short batches are padded with samples that do not
-    count, unless the net mixes samples (BatchNorm in train mode): then only clients with batches of equal sizes are stacked.
+    count, unless the net mixes samples (BatchNorm in train mode), or has dropout where a method adds samples to a batch: then
+    only clients with batches of equal sizes are stacked.
 
     Raises:
         ValueError: if the local optimizer cannot be stacked or the net draws.
@@ -64,7 +65,7 @@ class VectorizedEngine(Engine):
         if not counts and draws(self.net, two):
             raise ValueError("model.net draws in training, which stacked clients cannot do each for itself")
         with context.precision():
-            self._mixes_samples, self._activation_bytes = mixes_samples(self.net, two), activation_bytes(self.net, two)
+            self._pads, self._activation_bytes = can_pad(method, self.net, two), activation_bytes(self.net, two)
         differentiate = below_the_stack if better_below_the_stack(self.net) else by_transform
         key = run_key(self.seed) if counts else None
         self._local_step = LocalStep(method, self.net, self.frozen, context.protection.estimate, differentiate, key)
@@ -99,14 +100,10 @@ class VectorizedEngine(Engine):
         client = member.client
         known = [client.broadcast, client.carry, client.state]
         shapes = [_shapes(part) if part else () for part in known]
-        batches = (client.num_train, client.num_steps) if self._mixes_samples else ()
-        phases = [self._resting(client, step) for step in range(client.num_steps)] if self.hooks.has_phases else ()
+        batches = (client.num_train, client.num_steps) if not self._pads else ()
+        phases = [self.hooks.resting(client.index, step) for step in range(client.num_steps)] if self.hooks.has_phases else ()
         sends = self._one_by_one or member.request.sends
         return repr((member.rate, member.start is None, shapes, batches, phases, sends))
-
-    def _resting(self, client: Client, step: int) -> Sequence[str]:
-        """The weights that a local step does not change."""
-        return self.hooks.resting(client.index, step)
 
     def _capacity(self, num_samples: int) -> int:
         """Clients per stack: a fixed amount of memory, so that the same run always has the same stacks."""
@@ -128,7 +125,7 @@ class VectorizedEngine(Engine):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # other forms of attention vmap would run client by client
                 for step, batch in enumerate(self.samples.stacked_batches(indices, round, steps)):
-                    resting = self._resting(members[0].client, step)
+                    resting = self.hooks.resting(indices[0], step)
                     losses[: len(batch.targets)] += stack.step(self._local_step, batch, round, step, resting, self.hooks)
         except Exception as error:
             error.add_note(f"(round {round}, {len(members)} clients stacked: model.engine sequential tells which one)")

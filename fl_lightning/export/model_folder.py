@@ -13,12 +13,11 @@ from fl_lightning.data.scaling import InputRecord, recorded_inputs
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
-from fl_lightning.models.network import Network
+from fl_lightning.models.network import SEEN, Network
 from fl_lightning.module import FederatedModule, restore_weights
 from fl_lightning.run.record_lines import RECORD_FILE, record_lines
 from fl_lightning.run.saved_run import build_run, run_config
 from fl_lightning.state.checkpoint import read_checkpoint
-from fl_lightning.tasks.classes.growing_head import SEEN
 
 Weights = Literal["merged", "separate"]
 _FILES: dict[Weights, tuple[str, ...]] = {

@@ -12,10 +12,9 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_range
-from fl_lightning.methods.fednova import ACCUMULATING, AccumulatedSteps
+from fl_lightning.methods.fednova import AccumulatedSteps
 from fl_lightning.module import CommonArguments, FederatedModule, Net, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
-from fl_lightning.run.refused_data import check_groups
 
 
 class FedCM(FederatedModule):
@@ -47,8 +46,7 @@ class FedCM(FederatedModule):
 
     def check_data(self) -> None:
         super().check_data()
-        self._accumulated_steps.refuse_carried(self)
-        check_groups(self, "lr", *ACCUMULATING)
+        self._accumulated_steps.check(self, "lr")
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"direction": self.server_states.tensors("direction")}

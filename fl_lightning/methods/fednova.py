@@ -19,7 +19,7 @@ from fl_lightning.optimizers import OptimizerBuilder
 from fl_lightning.protocol import Client, Reduction, State, Upload, Weighted
 from fl_lightning.run.refused_data import check_groups
 
-ACCUMULATING = ("momentum", "dampening", "nesterov")
+_ACCUMULATING = ("momentum", "dampening", "nesterov")
 """Settings of SGD that decide how often a gradient counts."""
 
 
@@ -73,8 +73,7 @@ class FedNova(FedProx):
 
     def check_data(self) -> None:
         super().check_data()
-        self._accumulated_steps.refuse_carried(self)
-        check_groups(self, *ACCUMULATING, *(("lr",) if self.mu else ()))
+        self._accumulated_steps.check(self, *(("lr",) if self.mu else ()))
 
     def client_result(self, net: nn.Module, client: Client) -> Upload:
         upload = super().client_result(net, client)
@@ -127,12 +126,16 @@ class AccumulatedSteps:
         self._group = group if type(made) is torch.optim.SGD and 0 < group["momentum"] < 1 else None
         self._factors = factors
 
-    def refuse_carried(self, method: FederatedModule) -> None:
+    def check(self, method: FederatedModule, *names: str) -> None:
         """Refuse momentum that clients keep from visit to visit: the count is that of a velocity of 0 at a visit's start.
 
+        Args:
+            names: further options of the optimizer in which groups of weights must not differ.
+
         Raises:
-            ValueError: if clients keep some.
+            ValueError: if clients keep some, or groups of weights differ in an option that counts.
         """
+        check_groups(method, *_ACCUMULATING, *names)
         if self._group is not None and method.needs.client_moments:
             raise ValueError(
                 f"model.tasks.reset_adam_each_round is false, by which clients keep momentum between visits, but "
@@ -143,7 +146,7 @@ class AccumulatedSteps:
         """The count of at least one step."""
         if self._group is None:
             return float(steps)
-        rho, dampening, nesterov = (self._group[name] for name in ACCUMULATING)
+        rho, dampening, nesterov = (self._group[name] for name in _ACCUMULATING)
         total = velocity = 0.0
         for step in range(1, steps + 1):
             velocity = rho * velocity + (1 if step == 1 else 1 - dampening)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_lightning.functional import reweighted_softmax_cross_entropy
 from fl_lightning.models.federated_net import global_tensors
-from fl_lightning.models.network import classifier_of, expose_features, outputs_and_features
+from fl_lightning.models.network import PERSONAL_HEAD, classifier_of, expose_features, outputs_and_features
 from fl_lightning.module import FederatedModule
 from fl_lightning.protocol import Batch, Client, ClientState, DataNeeds, Needs, State
 from fl_lightning.run.refused_data import check_gives_outputs
@@ -55,8 +55,8 @@ class FedRoD(FederatedModule):
             )
         if not all(weight.requires_grad for weight in classifier.parameters()):
             raise ValueError(f"model.trained leaves {name} of model.net frozen, but FedRoD trains two of it: add {name}.*")
-        self._generic = {f"personal_head.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
-        self.net.personal_head = copy.deepcopy(classifier)
+        self._generic = {f"{PERSONAL_HEAD}.{part}": f"{name}.{part}" for part, _ in classifier.named_parameters()}
+        self.net.add_module(PERSONAL_HEAD, copy.deepcopy(classifier))
 
     def check_data(self) -> None:
         super().check_data()
@@ -72,7 +72,8 @@ class FedRoD(FederatedModule):
     def client_loss(self, net: Any, batch: Batch, client: Client) -> Tensor:
         logits, features = outputs_and_features(net, batch.inputs)
         generic = reweighted_softmax_cross_entropy(logits, batch.targets, client.train_label_counts, reduction="none")
-        return generic + self.loss(logits.detach() + net.personal_head(features.detach()), batch.targets, client.label_counts)
+        personal = getattr(net, PERSONAL_HEAD)
+        return generic + self.loss(logits.detach() + personal(features.detach()), batch.targets, client.label_counts)
 
     def personal_model(self, shared: State, state: ClientState) -> State:
         model = {**shared, **state.weights}

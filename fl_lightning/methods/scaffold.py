@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.checks import check_choice
-from fl_lightning.methods.fednova import ACCUMULATING, AccumulatedSteps
+from fl_lightning.methods.fednova import AccumulatedSteps
 from fl_lightning.module import ArgumentsButWeighting, FederatedModule, Net, ServerWeighting, Update
 from fl_lightning.protocol import Batch, Client, Reduction, State, Upload, Weighted
-from fl_lightning.run.refused_data import check_groups
 
 Option = Literal["I", "II"]
 
@@ -58,8 +57,7 @@ class SCAFFOLD(FederatedModule):
     def check_data(self) -> None:
         super().check_data()
         if self.option == "II":
-            self._accumulated_steps.refuse_carried(self)
-            check_groups(self, "lr", *ACCUMULATING)
+            self._accumulated_steps.check(self, "lr")
 
     def broadcast(self, client: int) -> dict[str, State]:
         return {"variate": self.server_states.tensors("variate")}

@@ -235,10 +235,13 @@ def freeze_net(method: FederatedNet) -> None:
     By default, with an adapter, these are its layers and the class layer, if that shares no weight with another layer.
 
     Raises:
-        ValueError: if a pattern fits no weight, all weights are trained or none of the adapter's, an adapter fits no layer,
-            or the class layer has no known name.
+        ValueError: if the net has complex tensors, a pattern fits no weight, all weights are trained or none of the adapter's,
+            an adapter fits no layer, or the class layer has no known name.
     """
     net, trained = method.net, method.trained
+    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        if tensor.dtype.is_complex:
+            raise ValueError(f"model.net has {name} of type {tensor.dtype}, must be real: store torch.view_as_real of it")
     if not isinstance(net, Network):
         accept_foreign(net)  # before other hooks, which then see logits
     find_class_layer(net, method.class_layer)

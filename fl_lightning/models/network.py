@@ -5,6 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+SEEN = "num_seen"
+"""A buffer of nets that learn arriving classes: how many have arrived."""
+PERSONAL_HEAD = "personal_head"
+"""FedRoD's second class layer in a net."""
 _CLASS_LAYERS = ("classifier", "score", "classification_head", "head", "heads", "fc", "lm_head")  # in libraries
 _FOUND = "_class_layer"  # attribute of a net: the name of its class layer
 _USED = "_uses_class_layer"  # attribute of a net with a class layer that something relies on

@@ -123,7 +123,8 @@ class NoisyGradient:
             with _holding_buffers(net, buffers):
                 clipped, values = clipped_sum(net, weights, lambda: batch.checked(losses()), self.clipping_norm)
             pulls = self._pulls(client, penalty)
-        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}")
+        again = f", gradient {client.num_estimates}" if client.num_estimates > 1 else ""  # equal noise would cancel out
+        seed = stream_seed(self.seed, client.round, client.index, f"noise of step {client.step}{again}")
         noise = torch.Generator(weights[0].device).manual_seed(seed)
         scale = self.noise_multiplier * self.clipping_norm
         noisy = [

@@ -115,6 +115,7 @@ class Client:
     estimate: GradientEstimator = mean_gradient
     sends: bool = True  # in this visit; else it trains for itself
     expected_batch_size: float | None = None  # of Poisson batches; None: batches have known sizes
+    num_estimates: int = 0  # calls of ``estimate`` in this local step, with the present one; without privacy not counted
     step: int | Tensor = 0  # of this visit, counted from 0; in the hooks of a local step
     learning_rate: float | Tensor = 0.0  # of the local optimizer, the mean over this visit's steps, once client_start is done
     resting: Sequence[str] = ()  # weights that the present local step does not change

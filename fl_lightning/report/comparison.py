@@ -9,9 +9,9 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
-from fl_lightning.callbacks.forgetting_names import forgetting_name, forgetting_sign
+from fl_lightning.callbacks.forgetting_names import forgetting_name
 from fl_lightning.report.costs import megabytes, simulated_seconds, time_of_rounds
-from fl_lightning.report.forgetting import mean_after_first
+from fl_lightning.report.forgetting import forgotten
 from fl_lightning.report.groups import Group, group_runs
 from fl_lightning.report.runs import Run
 from fl_lightning.report.safe_text import one_line, shortened
@@ -124,7 +124,7 @@ def _measures(runs: Sequence[Run]) -> dict[str, Measure]:
         measures[name] = lambda run, name=name: run.log.newest(name)
     for name in sorted(name for name in common if name.startswith(_FORGETTING)):
         label = f"{forgetting_name(name)}, mean over rounds"
-        measures[label] = lambda run, name=name: forgetting_sign(name) * mean_after_first(run, name)
+        measures[label] = lambda run, name=name: forgotten(run, name)
     if "communication/total_up" in common:
         measures["MB up"] = lambda run: megabytes(run, "up")
     if "communication/total_seconds" in common:

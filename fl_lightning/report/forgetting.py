@@ -54,7 +54,7 @@ class Measure:
 
 def forgetting(study: Study, names: dict[str, str]) -> list[Table]:
     """Means over rounds of what was measured, and their tests; ``names``: scalar -> what it is called."""
-    measures = [Measure(name, label, _forgotten) for name, label in names.items()]
+    measures = [Measure(name, label, forgotten) for name, label in names.items()]
     groups = [group for group in study.finished if any(measure.by_seed(group) for measure in measures)]
     note = "Means over all measured rounds but round 1, mean ± standard deviation over seeds; positive is forgetting."
     table = _scores("forgetting", "Forgetting", note, "the least forgetting", groups, measures)
@@ -66,8 +66,8 @@ def mean_after_first(run: Run, name: str) -> float:
     return mean_over_rounds(run.log.scalars[name].by_round())
 
 
-def _forgotten(run: Run, name: str) -> float:
-    """The mean with the sign by which more is more forgetting."""
+def forgotten(run: Run, name: str) -> float:
+    """:func:`mean_after_first` with the sign by which more is more forgetting."""
     return forgetting_sign(name) * mean_after_first(run, name)
 
 

@@ -27,16 +27,6 @@ class Aggregation(ABC):
             measured: the names that decide, those of weights; buffers follow.
         """
 
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """The combination, (P,), of K vectors, (K, P).
-
-        Raises:
-            ValueError: if K is less than :attr:`least`.
-        """
-        if len(vectors) < self.least:
-            raise ValueError(f"{self} combines {self.least} vectors or more, and there are {len(vectors)}")
-        return self.combine({"": vectors}, [""])[""]
-
     def __repr__(self) -> str:
         return class_and_settings(self)
 

@@ -4,6 +4,7 @@ Also the first update that is far larger than others, which can make the model u
 """
 
 import warnings
+from collections.abc import Collection
 
 from fl_lightning.protocol import RoundReport
 
@@ -30,24 +31,24 @@ class LostRounds:
         self._cure = "see the warnings of these rounds"  # of the newest round without one
         self._is_far_named = False
 
-    def add(self, report: RoundReport, anybody_sends: bool) -> None:
+    def add(self, report: RoundReport, senders: Collection[int]) -> None:
         """Count a round; a round for which no client was drawn does not count.
 
         Args:
-            anybody_sends: if no client sends, the round is lost if every client's fit was.
+            senders: clients that send; if there is none, the round is lost if every client's fit was.
 
         Raises:
             FloatingPointError: after ten in a row.
         """
         if not report.clients and not report.missing:
             return
-        arrived = report.num_updates > 0 if anybody_sends else len(report.nonfinite) < len(report.clients)
+        arrived = report.num_updates > 0 if senders else len(report.nonfinite) < len(report.clients)
         if arrived and not report.undone:
             self._name_far_update(report)
             self.count, self._last_counted = 0, report
             return
         self.count += 1
-        why, in_a_row, self._cure = self._explained(report)
+        why, in_a_row, self._cure = self._explained(report, senders)
         if self.count == _MOST:
             raise FloatingPointError(f"{in_a_row}: {self._cure}")
         if self.count == 1 and report.lost:
@@ -76,7 +77,7 @@ class LostRounds:
             stacklevel=3,
         )
 
-    def _explained(self, report: RoundReport) -> tuple[str, str, str]:
+    def _explained(self, report: RoundReport, senders: Collection[int]) -> tuple[str, str, str]:
         """Why a round had no effect, the same of ten in a row, and what to do."""
         in_a_row = f"in {_MOST} rounds in a row"
         if report.undone:
@@ -86,7 +87,7 @@ class LostRounds:
         if report.missing and not report.clients:
             why = f"every upload was late or lost (clients {', '.join(map(str, report.missing))})"
             return why, f"{why} {in_a_row}", "raise data.devices.deadline, or lower data.devices.lost_uploads"
-        if (why := self._too_few_for_a_rule(report)) is not None:
+        if (why := self._too_few_for_a_rule(report, senders)) is not None:
             cure = (
                 "lower model.aggregation.hostile, or have more clients in a round: data.clients_per_round, data.client_sampler"
             )
@@ -103,10 +104,11 @@ class LostRounds:
             cure = f"look at the sites of clients that sent no reply, which warnings name; if all replied, {cure}"
         return f"{why} ({who})", f"{why} {in_a_row} (last: {who})", cure
 
-    def _too_few_for_a_rule(self, report: RoundReport) -> str | None:
+    def _too_few_for_a_rule(self, report: RoundReport, senders: Collection[int]) -> str | None:
         """A rule's reason for a lost round; None: it was lost for another."""
-        finite = len(report.clients) - len(report.nonfinite)
-        if not report.lost or self._least == 1 or 2 * finite < len(report.clients):
+        sent = {*senders} & {*report.clients}
+        finite = len(sent.difference(report.nonfinite))
+        if not report.lost or self._least == 1 or 2 * finite < len(sent):
             return None
         zero = "" if finite < self._least else ", some of weight 0"
         return f"{finite} clients sent a finite update{zero}, fewer than model.aggregation needs"

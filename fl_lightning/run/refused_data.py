@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.algorithm import FederatedAlgorithm
+from fl_lightning.algorithm import FederatedAlgorithm, checked_cohort, who_draws
 from fl_lightning.checks import ArgumentError, counted, first_line, in_code_of
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.participation import Participation
@@ -29,7 +29,7 @@ from fl_lightning.models.adapters import adapted_layers
 from fl_lightning.models.network import classifier_of, inputs_of, uses_class_layer
 from fl_lightning.objectives import NextToken, Objective
 from fl_lightning.protocol import Learner, Needs, NetInputs, evaluate_net
-from fl_lightning.robustness import Aggregation
+from fl_lightning.protocol.hooks import overridden
 
 
 def check_objective(method: FederatedAlgorithm, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
@@ -329,22 +329,30 @@ def check_cohorts(participation: Participation, rounds: int) -> None:
         )
 
 
-def check_aggregation(aggregation: Aggregation | None, data: FederatedDataModule, rounds: int) -> None:
+def check_aggregation(method: FederatedAlgorithm, data: FederatedDataModule, rounds: int) -> None:
     """Refuse a rule that needs more updates than a cohort has clients; where clients may be away, than the largest has."""
+    aggregation = method.aggregation
     if aggregation is None:
         return
     if data.participation.sampler.may_be_empty:
         size = data.participation.largest
     else:
-        named = data.participation.num_rounds is not None
-        size = min(len(data.cohort(round)) for round in range(1, rounds + 1)) if named else len(data.cohort(1))
+        last = 1 if data.participation.num_rounds is None else rounds
+        size = min(_num_senders(method, data, round) for round in range(1, last + 1))
     size = size if data.devices is None else data.devices.awaited(size, data.participation.size)
     if size < aggregation.least:
         raise ValueError(
             f"model.aggregation is {aggregation}, which needs {aggregation.least} clients in a round, but "
-            f"{data.participation.said_by} gives {size}: have more clients in a round, or lower the numbers "
+            f"{who_draws(method)} gives {size}: have more clients in a round, or lower the numbers "
             "of model.aggregation"
         )
+
+
+def _num_senders(method: FederatedAlgorithm, data: FederatedDataModule, round: int) -> int:
+    """By the method's own ``cohort`` if it has one; else of all clients, whether they have joined or not."""
+    if overridden(method, FederatedAlgorithm.cohort):
+        return sum(visit.sends for visit in checked_cohort(method, round))
+    return len(data.cohort(round))
 
 
 def check_groups(method: FederatedAlgorithm, *names: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from fl_lightning.algorithm import LocalTraining
+from fl_lightning.algorithm import LocalTraining, checked_cohort
 from fl_lightning.checks import counted
 from fl_lightning.protocol.client_state import num_bytes
 from fl_lightning.protocol.hooks import overridden
@@ -34,7 +34,7 @@ def evaluation_messages(method: Any, trainer: Trainer, first: int) -> str:
     due = [round for round in rounds if any(callback.wants_models(round) for callback in asking)]
     if not due or not method.data.has_validation:
         return ""
-    sizes = [len(method.sampled_clients(round)) for round in due]
+    sizes = [len(checked_cohort(method, round)) for round in due]
     messages, size = sum(size * (size + 1) for size in sizes), num_bytes(dict(method.net.state_dict())) / 1e6
     return (
         f"Client forgetting at the sites: {messages} messages in {counted(len(due), 'round')}, K x (K + 1) for K clients, "

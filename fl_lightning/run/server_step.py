@@ -114,7 +114,9 @@ class UndoableStep:
     def is_sound(self) -> bool:
         """Whether all finite values are still finite; the one transfer from the device."""
         finite = all_finite(self._tensors().values())
-        moments = [moment for state in self._optimizer.state.values() for moment in state.values() if _is_checked(moment)]
+        kept = [value for state in self._optimizer.state.values() for value in state.values()]
+        # Counters of steps, without dimensions, can be on another device than the weights.
+        moments = [value for value in kept if isinstance(value, Tensor) and value.ndim > 0]
         sound = bool((finite | ~self._finite).all() & all_finite(moments).all())
         if sound:
             self._finite = finite
@@ -155,8 +157,3 @@ def _copied(state: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
             copies[name] = value.detach().clone()
     copy_all(targets, values)
     return copies
-
-
-def _is_checked(value: Any) -> bool:
-    """Counters of steps, without dimensions, can be on another device than the weights."""
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0

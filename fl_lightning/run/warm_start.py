@@ -9,12 +9,11 @@ from fl_lightning.data.scaling import InputRecord, check_same_inputs, recorded_i
 from fl_lightning.functional.aggregation import State
 from fl_lightning.models import TransformersModel
 from fl_lightning.models.library_net import LibraryNet
+from fl_lightning.models.network import PERSONAL_HEAD, SEEN
 from fl_lightning.models.torchvision_model import check_finite_values, check_no_wrapper, read_state_dict
 from fl_lightning.state.checkpoint import read_checkpoint, weights_of_net
 
 _KEY = "model.initial_weights"
-# What methods add to a net: FedRoD a second class layer, learners of arriving classes the number of classes seen.
-_OF_FEDROD, _SEEN = "personal_head.", "num_seen"
 
 
 def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputRecord) -> dict[str, Any]:
@@ -43,8 +42,8 @@ def take_initial_weights(method: FederatedAlgorithm, path: str, given: InputReco
         stored = method.adapter.begin_with(stored, method.net.state_dict())
     stored = method.tasks.with_server_parts(method.begin_with(stored))
     present = method.net.state_dict()
-    stored = {name: tensor for name, tensor in stored.items() if name in present or not name.startswith(_OF_FEDROD)}
-    if _SEEN in stored and _SEEN not in present:
+    stored = {name: tensor for name, tensor in stored.items() if name in present or not name.startswith(f"{PERSONAL_HEAD}.")}
+    if SEEN in stored and SEEN not in present:
         raise ValueError(
             f"{holder} holds a net of arriving classes with a class layer in the order of arrival, but data.tasks is null: "
             "give weights of a net without tasks, or set data.tasks and model.tasks"

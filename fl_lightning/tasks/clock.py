@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fl_lightning.algorithm import checked_cohort, who_draws
 from fl_lightning.checks import check_range
 from fl_lightning.functional.exact_buffers import ExactBuffers
 from fl_lightning.module import FederatedModule
@@ -40,24 +41,28 @@ class Clock(NamedTuple):
         return cls(factor, best, int(waiting))
 
 
-def is_sampled_within(method: FederatedModule, client: Client, rounds: int) -> bool:
-    """Whether a client is drawn for one of this many rounds after the present one."""
+def is_visited_within(method: FederatedModule, client: Client, rounds: int) -> bool:
+    """Whether a client is visited in one of this many rounds after the present one."""
     last, named = client.round + rounds, method.data.participation.num_rounds
     last = last if named is None else min(last, named)
-    return any(client.index in method.sampled_clients(round) for round in range(client.round + 1, last + 1))
+    return any(_is_visited(method, client, round) for round in range(client.round + 1, last + 1))
 
 
 def refuse_another_visit(method: FederatedModule, client: Client) -> None:
     """Refuse a client that ended its task when later cohorts had no name yet.
 
     Raises:
-        ValueError: if the client is drawn for this round; a rehearsal can be of one that is drawn for its next task.
+        ValueError: if the client is visited in this round; a rehearsal can be of one that is drawn for its next task.
     """
-    if client.index in method.sampled_clients(client.round):
+    if _is_visited(method, client, client.round):
         raise ValueError(
-            f"{method.data.participation.said_by} names client {client.index} in round {client.round}, but it was through with "
+            f"{who_draws(method)} names client {client.index} in round {client.round}, but it was through with "
             "its task when the run stopped: name it from its next task on"
         )
+
+
+def _is_visited(method: FederatedModule, client: Client, round: int) -> bool:
+    return any(visit.client == client.index for visit in checked_cohort(method, round))
 
 
 class TaskClocks(ExactBuffers):

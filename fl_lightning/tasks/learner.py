@@ -35,7 +35,7 @@ from fl_lightning.protocol import (
     predict_in_batches,
 )
 from fl_lightning.protocol.learner import obstacle_to_streams
-from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_sampled_within, refuse_another_visit
+from fl_lightning.tasks.clock import Clock, Schedule, TaskClocks, is_visited_within, refuse_another_visit
 
 
 class TaskArguments(TypedDict, total=False):
@@ -238,7 +238,7 @@ class TaskLearner(Learner):
         loss = self.validation_loss(net, client, position)
         clock = Clock.from_tensor(self.state_of(client)["clock"]).tick(loss, self.patience, self.rate_divisor)
         self.state_of(client)["clock"] = clock.to_tensor(client.label_counts.device)
-        comes_again = partial(is_sampled_within, self.method, client)
+        comes_again = partial(is_visited_within, self.method, client)
         if self.clocks.is_last_visit(client.index, clock, (lambda _: True) if self.train_unsampled else comes_again):
             self.end_task(net, client, position)
 

@@ -9,7 +9,7 @@ from torch import nn
 from fl_lightning import SCAFFOLD, FedAvg, FedNova, FedProx
 from fl_lightning.methods import MOON, FedACG, FedCM, FedCurv, FedDF, FedDyn, FedExP, FedGMA, FedVARP, Flashback, MoFedSAM
 from fl_lightning.privacy import UserLevelDP
-from fl_lightning.protocol import Gathered, Needs, RoundReport
+from fl_lightning.protocol import Gathered, Needs, RoundReport, Visit
 from fl_lightning.robustness import (
     ALIE,
     IPM,
@@ -54,7 +54,8 @@ def test_rounds_equal_the_rule_on_whole_vectors(tiny, rule):
         locals = [state_of(tiny.visit(net, client, round)) for client in cohort]
         old = state_of(net)
         changes = flat(locals, weights) - flat([old], weights)
-        net.load_state_dict({**old, **apart(flat([old], weights)[0] + rule(changes), old, weights)}, strict=True)
+        change = rule.combine({"w": changes}, ["w"])["w"]
+        net.load_state_dict({**old, **apart(flat([old], weights)[0] + change, old, weights)}, strict=True)
         # Buffers: the same factors, or each entry by itself.
         buffers = [name for name, _ in net.named_buffers()]
         both = rule.combine({"w": changes, "b": flat(locals, buffers) - flat([old], buffers)}, ["w"])
@@ -148,14 +149,28 @@ def test_too_few_updates_are_named_where_others_weigh_nothing(tiny):
         tiny.train(OneWeighsNothing, tiny.new_data(cohorts=[[0, 1, 3]]), aggregation=TrimmedMean(1))
 
 
+def test_a_cohort_of_the_method_is_too_small_for_a_rule(tiny):
+    """Before round 1; clients that do not send are no help."""
+
+    class Halved(FedAvg):
+        def cohort(self, round):
+            return [Visit(client, sends=client < 2) for client in self.sampled_clients(round)]
+
+    with pytest.raises(ValueError, match=r"needs 3 clients in a round, but Halved.cohort gives 2: have more clients"):
+        tiny.train(Halved, tiny.new_data(cohorts=[[0, 1, 3]]), aggregation=TrimmedMean(1))
+
+
 def test_clients_that_never_send_are_no_reason_of_a_rule():
     """Two of four send, and neither is finite: without a rule none is named."""
     report = RoundReport(1, [0, 1, 2, 3], [0.0] * 4, 0, [0, 1], 0, 0, [torch.nan] * 4, lost=True)
     with pytest.warns(UserWarning, match=r"is lost: fewer than half of the clients sent a finite update \(clients 0, 1\)"):
-        LostRounds().add(report, anybody_sends=True)
+        LostRounds().add(report, senders=[0, 1])
     weightless = RoundReport(1, [0, 1, 2], [0.0] * 3, 0, [0], 0, 0, [torch.nan, 1.0, 2.0], lost=True)
     with pytest.warns(UserWarning, match="is lost: all clients with a finite update had weight 0$"):
-        LostRounds().add(weightless, anybody_sends=True)
+        LostRounds().add(weightless, senders=[0, 1, 2])
+    few = RoundReport(1, [0, 1, 2], [0.0] * 3, 0, [], 0, 0, [1.0, 2.0, 0.0], lost=True)
+    with pytest.warns(UserWarning, match="is lost: 2 clients sent a finite update, fewer than model.aggregation needs$"):
+        LostRounds(least=3).add(few, senders=[0, 1])
 
 
 class Gathers(FedAvg):

@@ -166,6 +166,12 @@ def test_a_net_that_takes_other_names_is_refused():
         fitted(FedAvg(nn.Linear(4, 3)), federation("by name"))
 
 
+def test_complex_weights_are_refused():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"^model.net has 1.weight of type torch.complex64, must be real: store"):
+        fitted(FedAvg(net), from_arrays(torch.zeros(6, 3), [0, 1, 2] * 2, [[0, 1, 2], [3, 4, 5]]))
+
+
 class OneDict(nn.Module):
     """It takes its batch as one dict."""
 

@@ -465,7 +465,8 @@ def test_a_loss_of_another_shape_is_refused(fit, toy_data):
 
 
 def test_a_step_past_the_noise_is_refused(fit, toy_data):
-    """Before round 1: ``client.differentiate`` has neither clipping nor noise."""
+    """Before round 1: ``client.differentiate`` has neither clipping nor noise. Two estimates of a step have different noise."""
+    twice = []
 
     class Plain(FedAvg):
         def client_gradients(self, net, batch, client):
@@ -479,7 +480,15 @@ def test_a_step_past_the_noise_is_refused(fit, toy_data):
         def client_gradients(self, net, batch, client):
             return objective_gradients(self, net, batch, client)
 
+    class Twice(FedAvg):
+        def client_gradients(self, net, batch, client):
+            (one, loss), (other, _) = (objective_gradients(self, net, batch, client) for _ in range(2))
+            twice.append(torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)]))
+            return one, loss
+
     net, common = nn.Linear(4, 3).double(), {"local_steps": 1, "privacy": DPSGD(1.0)}
+    fit(Twice(copy.deepcopy(net), **common), toy_data(batch_size=5), 1)
+    assert (torch.stack(twice).abs() > 1e-6).all()
     with pytest.raises(ValueError, match=r"^Plain.client_step takes gradients without client.estimate, .* UserLevelDP"):
         fit(Plain(copy.deepcopy(net), **common), toy_data(batch_size=5), 1)
     own, plain = Estimated(copy.deepcopy(net), **common), FedAvg(copy.deepcopy(net), **common)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fl_lightning.losses import CalibratedCrossEntropy
 from fl_lightning.methods import FedAvg, FedProx, LocalOnly
+from fl_lightning.protocol import Visit
 from fl_lightning.robustness import LabelFlip
 from fl_lightning.tasks import APD, EWC, FedWeIT, SingleTask, TaskLearner, TaskStream, WeightedTransfer
 from fl_lightning.tasks.clock import Clock
@@ -38,6 +39,18 @@ def test_cohorts_of_a_part_of_the_clients(tiny, train_unsampled):
         assert report.clients == ([0, 1, 2] if train_unsampled else cohort)
         assert report.bytes_up == report.bytes_down == weights * len(cohort)
         assert report.num_updates == len(cohort)
+
+
+def test_a_cohort_of_the_method(tiny):
+    """The data module would draw all: the method says who comes, and when a client comes last."""
+
+    class Choosing(FedAvg):
+        def cohort(self, round):
+            return [Visit(client) for client in tiny.cohorts[round - 1]]
+
+    method = tiny.train(Pair(Choosing, TaskLearner), rounds=len(tiny.cohorts))
+    tiny.assert_plain(method, tiny.plain(cohorts=tiny.cohorts))
+    assert [sorted(method.stored.states.read(client).tasks) for client in range(3)] == [[0, 1, 2]] * 3
 
 
 def test_a_task_that_a_client_never_comes_to_is_left_out(tiny):

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.functional.random_streams import torch_stream
-from fl_lightning.models.network import classifier_of, expose_features
-
-SEEN = "num_seen"  # the net's buffer, sent like a counter of BatchNorm
+from fl_lightning.models.network import SEEN, classifier_of, expose_features
 
 
 class GrowingHead:
@@ -31,6 +29,7 @@ class GrowingHead:
             )
         self._layer = layer
         self.names = frozenset(layer.state_dict(prefix=f"{name}."))
+        # Sent like a counter of BatchNorm.
         net.register_buffer(SEEN, torch.zeros((), dtype=torch.int64, device=layer.weight.device))
         net.register_forward_hook(_without_unseen)
 

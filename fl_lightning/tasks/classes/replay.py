@@ -18,7 +18,7 @@ from fl_lightning.functional.random_streams import numpy_stream, random_bits, st
 from fl_lightning.models.network import features_of
 from fl_lightning.protocol import Batch, Client, Needs, NetInputs
 from fl_lightning.tasks.classes.learner import ClassLearner, SoftmaxOver
-from fl_lightning.tasks.clock import is_sampled_within, refuse_another_visit
+from fl_lightning.tasks.clock import is_visited_within, refuse_another_visit
 
 Selection = Literal["reservoir", "balanced", "herding"]
 
@@ -112,7 +112,7 @@ class Replay(ClassLearner):
     def end_visit(self, net: nn.Module, client: Client) -> None:
         stays = self.data.class_streams.stays(client.index, self.task)
         rounds = self.rounds_per_task * (1 + stays)  # until it moves on
-        if self.memory > 0 and not is_sampled_within(self.method, client, rounds - self.clocks.rounds[0] - 1):
+        if self.memory > 0 and not is_visited_within(self.method, client, rounds - self.clocks.rounds[0] - 1):
             self.update_memory(client)
             self.state_of(client)["offered_until"] = torch.tensor(self.task + stays, device=client.label_counts.device)
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from fl_lightning.data import IID
 from fl_lightning.functional.random_streams import numpy_stream, stream_seed
-from fl_lightning.tasks import GLFC, ClassLearner, ClassStream, ICaRL, Replay
+from fl_lightning.tasks import GLFC, MFCL, ClassLearner, ClassStream, ICaRL, Replay
 
 MEMORY, REPLAYED = 8, 3  # of 7 in a batch
 
@@ -45,6 +47,26 @@ def test_all_tasks_equal_a_plain_loop(arriving, splitmix64):
     arriving.assert_same(trained.net, expected)
     for client in range(3):
         assert trained.stored.states.read(client).method["tasks"]["memory"].tolist() == memories[client]
+
+
+@pytest.mark.parametrize("learner", [Replay, ICaRL, GLFC, MFCL])
+def test_dropout_of_remembered_samples_does_not_depend_on_padding(arriving, learner):
+    """In a padded batch they would be in other rows, with other masks."""
+
+    def dropping():
+        net = arriving.new_net()
+        net.features.append(nn.Dropout(0.3))
+        return net
+
+    settings = {} if learner is MFCL else {"memory": MEMORY}
+
+    def trained(engine):
+        data = arriving.new_data(partition=IID(), batch_size=None)  # of each task 17, 17 and 16 samples
+        return arriving.train(learner, data, dropping(), engine=engine, **settings)
+
+    one, other = trained("sequential"), trained("vectorized")
+    arriving.assert_same(other.net, one.net)
+    assert not torch.equal(one.net.classifier.weight, arriving.train(learner, **settings).net.classifier.weight)
 
 
 def test_without_memory_it_is_fine_tuning(arriving):
