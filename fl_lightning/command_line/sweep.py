@@ -63,7 +63,7 @@ def _check_points(settings: Settings) -> list[Namespace]:
         seen: dict[str, Namespace] = {}
         for value in axis.values:
             parsed = _parsed([*shared, *as_options({**first, axis.key: value})], axis, value)
-            if same := [other for other, config in seen.items() if config == parsed]:
+            if same := [other for other, config in seen.items() if repr(config) == repr(parsed)]:  # 1 == 1.0, which differ
                 raise ValueError(f"--set {axis.key} has {same[0]} and {value}, which are the same: leave one out")
             seen[value] = parsed
         others += seen.values()

@@ -162,6 +162,8 @@ def _one_a_seed(runs: list[Run]) -> tuple[list[Run], list[str]]:
         if not run.finished:
             use = "left out, others of its settings are finished" if finished else "only its curve is drawn"
             rounds = f"{run.log.last_round} of {run.config.get('trainer.max_steps')} rounds"
+            if run.log.last_round > run.last_evaluated > 0:
+                rounds += f", evaluated after {run.last_evaluated}"
             remarks.append(f"{run.folder}: not finished, {rounds}; {use}")
     return [kept[seed] for seed in sorted(kept)], remarks
 

@@ -15,6 +15,7 @@ from fl_lightning.report.safe_text import shortened
 from fl_lightning.run.record_lines import RECORD_FILE, SETTINGS_FILE
 from fl_lightning.state.strict_yaml import load_yaml
 
+EVALUATIONS = ("tasks/accuracy", "test/accuracy", "val/accuracy")
 _MOST_BYTES = 2**24  # of a config or results; JSON takes 25 times as much memory
 
 
@@ -34,12 +35,18 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """It came to ``trainer.max_steps``, or ended by itself before and wrote its results."""
+        """It evaluated its model in round ``trainer.max_steps``, or ended by itself before and wrote its results."""
         last, rounds = self.log.last_round, self.config.get("trainer.max_steps", 0)
         ended = (
             self.results.get("rounds") == last and self.results.get("max_steps", rounds) == rounds
         )  # otherwise the run is being extended
-        return last >= rounds or ended
+        return ended or (last >= rounds and not 0 < self.last_evaluated < rounds)
+
+    @property
+    def last_evaluated(self) -> int:
+        """The last round with an accuracy, 0 if there is none. They are among the last values that a round logs."""
+        logged = (self.log.scalars.get(name) for name in EVALUATIONS)
+        return int(max((of.rounds[-1] for of in logged if of is not None), default=0))
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -132,6 +139,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     for key, (fits, kind) in _EXPECTED.items():
         if key in flat and not fits(flat[key]):
             raise ValueError(f"its {path.name} has {key} {shortened(str(flat[key]))}, which is not a {kind}")
+    if isinstance(flat.get("data.clients_per_round"), float):  # in Python 1.0, all clients, equals 1, one of them
+        flat["data.clients_per_round"] = str(flat["data.clients_per_round"])
     if missing := [key for key in ("model", "data.source") if key not in flat]:
         raise ValueError(f"its {path.name} has no {missing[0]}")
     return flat

@@ -107,8 +107,9 @@ def check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
     if old["config"] != new["config"]:
         raise ValueError(f"out is {out}, which holds a sweep of another config, or of this one before it was changed: {cure}")
     if _by_key(old["options"]) != _by_key(new["options"]):
-        before, now = (" ".join(options) or "none" for options in (old["options"], new["options"]))
-        raise ValueError(f"out is {out}, which holds another sweep: its options for fit are {before}, here {now}: {cure}")
+        before, now = (_by_key(one["options"]) for one in (old, new))
+        differ = f"missing here is {_without(before, now)}, new is {_without(now, before)}"
+        raise ValueError(f"out is {out}, which holds a sweep with other options for fit, {differ}: {cure}")
     if old["search"] != new["search"] or list(old["set"]) != list(new["set"]):
         before, now = (f"--search {one['search']} over {', '.join(one['set']) or 'nothing'}" for one in (old, new))
         raise ValueError(f"out is {out}, which holds another sweep: {before}, here {now}: {cure}")
@@ -121,6 +122,10 @@ def check_same(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
                 + ("a search keeps its values" if fixed else "it may gain values, and lose none")
                 + f": {cure}"
             )
+
+
+def _without(options: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> str:
+    return " ".join(word for option in options if option not in others for word in option) or "none"
 
 
 def _by_key(options: Sequence[str]) -> list[list[str]]:

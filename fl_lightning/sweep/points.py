@@ -93,6 +93,8 @@ def parse_seeds(text: str) -> list[int]:
     if not listed and len(seeds) == 1:
         check_range("--seeds", seeds[0], at_least=1, hint=cure)
         return list(range(1, seeds[0] + 1))
+    for seed in seeds:
+        check_range("--seeds", seed, below=2**32)
     if twice := _repeated([str(seed) for seed in seeds]):
         raise ValueError(f"--seeds has {twice} twice: {cure}")
     return seeds
@@ -134,7 +136,7 @@ def _parse_axis(text: str) -> Axis:
         raise ValueError(f"--set {key} cannot be varied so: give {SET_BY_THE_SWEEP[key]}")
     if match := _RANGE.fullmatch(values.strip()):
         return _parse_range(key, match)
-    parts = [part.strip() for part in _split(values)]
+    parts = [part.strip() for part in _split(key, values)]
     if "" in parts:
         raise ValueError(f"--set {text} has an empty value: give values between commas, null for none")
     if twice := _repeated(parts):
@@ -151,7 +153,7 @@ def _parse_range(key: str, match: re.Match[str]) -> Range:
     return Range(key, low, high, log, whole)
 
 
-def _split(text: str) -> Iterator[str]:
+def _split(key: str, text: str) -> Iterator[str]:
     """Parts between commas, except for commas in brackets or quotes."""
     expected: list[str] = []  # closing characters of the open brackets and quotes
     start = 0
@@ -167,7 +169,7 @@ def _split(text: str) -> Iterator[str]:
                 yield text[start:position]
                 start = position + 1
     if expected:
-        raise ValueError(f"--set KEY={text} lacks a closing {expected[-1]}: quote it for the shell, --set 'KEY=[1,2],[3]'")
+        raise ValueError(f"--set {key}={text} lacks a closing {expected[-1]}: quote it for the shell, --set '{key}=[1,2],[3]'")
     yield text[start:]
 
 
@@ -180,5 +182,6 @@ def _repeated(items: Sequence[str]) -> str | None:
 
 
 def as_options(point: Mapping[str, str]) -> list[str]:
-    """A point as options of ``fit``."""
-    return [f"--{key}={value}" for key, value in point.items()]
+    """A point as options of ``fit``: a class before its own options, which ``fit`` reads in this order."""
+    by_depth = sorted(point, key=lambda key: sum(key.startswith(f"{other}.") for other in point))
+    return [f"--{key}={point[key]}" for key in by_depth]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fl_lightning.report.groups import group_runs
 from fl_lightning.report.runs import flatten, read_runs
 
 
@@ -56,6 +57,25 @@ def test_finished(write_run, rounds, results, finished):
     folder = write_run("a", dict.fromkeys(range(1, 6), 0.5), rounds=rounds, results=results)
     ((run,), _) = read_runs([folder])
     assert run.finished is finished
+
+
+def test_a_run_that_was_killed_before_its_last_evaluation_is_not_finished(write_run):
+    """It logged what its clients forgot in the last round; a run without evaluations has none to wait for."""
+    killed = write_run("a", {2: 0.5, 4: 0.6}, rounds=6, scalars={"forgetting/client_mean": dict.fromkeys(range(1, 7), -0.1)})
+    ended = write_run("b", {2: 0.5, 6: 0.6}, seed=1, rounds=6, scalars={"train/loss": dict.fromkeys(range(1, 7), 1.0)})
+    unevaluated = write_run("c", {}, seed=2, rounds=6, scalars={"train/loss": dict.fromkeys(range(1, 7), 1.0)})
+    runs, _ = read_runs([killed, ended, unevaluated])
+    assert [run.finished for run in runs] == [False, True, True]
+    _, remarks = group_runs(runs[:1])
+    assert remarks == [f"{killed}: not finished, 6 of 6 rounds, evaluated after 4; only its curve is drawn"]
+
+
+def test_one_client_is_not_all(write_run):
+    """``data.clients_per_round`` 1 and 1.0."""
+    runs, _ = read_runs([write_run(f"{each}", {1: 0.5}, data__clients_per_round=each) for each in (1, 1.0)])
+    groups, remarks = group_runs(runs)
+    assert [group.label for group in groups] == [f"FedAvg, CrossEntropy, clients per round {each}" for each in ("1", "1.0")]
+    assert remarks == []
 
 
 def test_flatten():

@@ -117,7 +117,7 @@ def test_a_folder_of_another_sweep_is_left_alone(idle, tmp_path):
         ),
         (
             [*LR, "--seeds", "2", "--model.local_steps", "1"],
-            "its options for fit are --trainer.max_steps 3 --data.batch_size 8, here --trainer",
+            "a sweep with other options for fit, missing here is none, new is --model.local_steps 1: give the same",
         ),
         (
             [*LR, "--seeds", "2", "--search", "random", "--trials", "1"],

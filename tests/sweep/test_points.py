@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_lightning.sweep.points import Choices, Range, Run, as_typed, grid, parse_axes, parse_seeds, point_name
+from fl_lightning.sweep.points import Choices, Range, Run, as_options, as_typed, grid, parse_axes, parse_seeds, point_name
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_two_dots_are_a_range(text, expected):
         (["k=1,,2"], "--set k=1,,2 has an empty value"),
         (["k=1,2,1"], "--set k has 1 twice"),
         (["k=1", "k=2"], "--set k is given twice"),
-        (["k=[1,2"], "lacks a closing ]"),
+        (["k=[1,2"], "--set k=[1,2 lacks a closing ]: quote it for the shell, --set 'k=[1,2],[3]'"),
         (["k='a,b"], "lacks a closing '"),
         (["k=2..1"], "--set k=2..1 must go from a number to a higher one, such as"),
         (["k=0..1:log"], "--set k=0..1:log must go from a number to a higher one, both above 0"),
@@ -66,10 +66,16 @@ def test_seeds_are_a_number_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "", "1,", "1,a", "1.5", "1,1", "[]", "[3", "3]"])
+@pytest.mark.parametrize("text", ["0", "-1", "", "1,", "1,a", "1.5", "1,1", "[]", "[3", "3]", "[4294967296]"])
 def test_what_are_no_seeds_is_refused(text):
     with pytest.raises(ValueError, match="--seeds"):
         parse_seeds(text)
+
+
+def test_a_class_comes_before_its_options():
+    point = {"model.mu": "1", "data.num_clients": "5", "model": "FedProx", "model.net.hidden": "[8]", "model.net": "MLP"}
+    given = ["data.num_clients=5", "model=FedProx", "model.mu=1", "model.net=MLP", "model.net.hidden=[8]"]
+    assert as_options(point) == [f"--{option}" for option in given]
 
 
 def test_the_grid_has_every_combination():
