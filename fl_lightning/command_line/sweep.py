@@ -7,8 +7,9 @@ from jsonargparse import Namespace
 from fl_lightning.command_line.errors import error_line
 from fl_lightning.command_line.trainer_command import parse_trainer_command
 from fl_lightning.config_files.reading import config_text
+from fl_lightning.report.runs import flatten
 from fl_lightning.sweep.entered_sweep import EnteredSweep
-from fl_lightning.sweep.points import Axis, Run, as_options
+from fl_lightning.sweep.points import Axis, Range, Run, as_options
 from fl_lightning.sweep.screen import open_screen
 from fl_lightning.sweep.settings import Settings, parse_settings
 from fl_lightning.sweep.worker import Stop
@@ -63,6 +64,11 @@ def _check_points(settings: Settings) -> list[Namespace]:
         seen: dict[str, Namespace] = {}
         for value in axis.values:
             parsed = _parsed([*shared, *as_options({**first, axis.key: value})], axis, value)
+            if isinstance(axis, Range) and axis.whole and isinstance(dict(flatten(parsed.as_dict())).get(axis.key), float):
+                low, high = axis.values
+                raise ValueError(
+                    f"--set {axis.key}={low}..{high} has only whole numbers: give {low}.0..{high}.0 for all between"
+                )
             if same := [other for other, config in seen.items() if repr(config) == repr(parsed)]:  # 1 == 1.0, which differ
                 raise ValueError(f"--set {axis.key} has {same[0]} and {value}, which are the same: leave one out")
             seen[value] = parsed

@@ -58,6 +58,10 @@ def test_a_command_that_cannot_be_meant(refused, arguments, message):
         ([*LR, "--set", "model.local_steps=3,many"], "model.local_steps is many, must be"),
         (["--set", "model.loss=CrossEntropy,CrosEntropy"], "did you mean CrossEntropy?"),
         (["--set", "model=FedProx,FedAvg", "--set", "model.mu=1"], "with model=FedAvg, model.mu is "),
+        (
+            ["--set", "model.optimizer.lr=1..2", "--search", "random", "--trials", "2"],
+            "--set model.optimizer.lr=1..2 has only whole numbers: give 1.0..2.0 for all between",
+        ),
         (["--set", "model.optimizer.lr=0.1,0.10"], "--set model.optimizer.lr has 0.1 and 0.10, which are the same"),
         ([*LR, "--trainer.max_step", "3"], "trainer.max_step is not an option here"),
         ([*LR, "--prune", "--data.val_fraction", "0"], "--prune goes by validation accuracy, and there is none"),
