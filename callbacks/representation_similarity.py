@@ -51,7 +51,7 @@ def _by_layer(first: Tensor, second: Tensor) -> Tensor:
 
 
 def outputs_by_layer(net: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """Outputs (S, ...) of the layers with a weight of two or more dimensions, in the net's order.
+    """Outputs (S, ...) of the layers with a weight of two or more dimensions, in the net's order, or of a net of one layer.
 
     Of a layer that is used several times, the last. A layer is left out if it gives no tensor, or if another uses its weights
     without calling it, as attention does.
@@ -61,6 +61,7 @@ def outputs_by_layer(net: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
         for name, layer in net.named_modules()
         if name and any(weight.ndim > 1 for weight in layer.parameters(recurse=False))
     }
+    layers = layers or {type(net).__name__: net}
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str):

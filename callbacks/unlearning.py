@@ -5,6 +5,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fl_lightning.callbacks.federated_callback import FederatedCallback
+from fl_lightning.checks import check_whole
 from fl_lightning.evaluation.reference_sets import check_global_model, evaluated_weights
 from fl_lightning.functional.aggregation import State
 from fl_lightning.functional.membership import membership_auc
@@ -102,6 +103,7 @@ def check_forgotten(callback: FederatedCallback, client: int, module: FederatedM
         ValueError: if there is no such client or no other, there is no global model, or clients learn tasks.
     """
     name, count = type(callback).__name__, module.data.num_clients
+    check_whole(f"{name}.client", client)
     if not 0 <= client < count or count == 1:
         raise ValueError(f"{name}.client is {client}, must be one of several clients, between 0 and {count - 1}")
     check_global_model(name, module)

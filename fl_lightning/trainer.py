@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import Strategy
 from fl_lightning.callbacks import PrivacyBudget, RoundProgressBar, RunSummary
 from fl_lightning.processes.strategy import FederatedStrategy
 from fl_lightning.run.quiet_lightning import quiet_lightning
+from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.run.trainer_settings import refuse_float16
 
 Float32Products = Literal["highest", "high", "medium"]
@@ -66,6 +67,9 @@ class Trainer(pl.Trainer):
             raise TypeError(f"trainer.callbacks has the class {kind.__name__}: give an object, {kind.__name__}()")
         if other := next((one for one in watching if not isinstance(one, Callback)), None):
             raise TypeError(f"trainer.callbacks has {other!r}, must be callbacks: give objects, such as ClientForgetting()")
+        keys = [one.state_key for one in watching if isinstance(one, RoundCallback)]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise ValueError(f"trainer.callbacks has {twice} twice, which logs under the same names: give one")
         super().__init__(
             max_steps=max_steps,
             max_epochs=max_epochs,

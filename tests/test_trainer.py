@@ -198,3 +198,9 @@ def test_a_profiler_with_hooks_on_the_net_is_refused(tmp_path):
         short_fit(profiler="pytorch", enable_checkpointing=False)
     profiler = PyTorchProfiler(tmp_path, record_module_names=False)
     assert short_fit(profiler=profiler, enable_checkpointing=False).global_step == 3
+
+
+def test_two_callbacks_of_one_kind_are_refused():
+    """Under the same names one would hide what the other logs."""
+    with pytest.raises(ValueError, match=r"^trainer.callbacks has ClientForgetting twice, which logs under the same names"):
+        Trainer(callbacks=[ClientForgetting(), ClientForgetting(every=2)], **QUIET)

@@ -13,6 +13,7 @@ from torch import nn
 
 from fl_lightning import FedAvg, FedPer
 from fl_lightning.callbacks import FeatureDrift, ForgettingEvents, HeadByClass, RepresentationSimilarity
+from fl_lightning.callbacks.representation_similarity import outputs_by_layer
 from fl_lightning.data import from_arrays
 from fl_lightning.functional import linear_cka
 from fl_lightning.report.log import read_log
@@ -266,3 +267,10 @@ def test_similarity_of_a_net_with_attention(fit, tmp_path):
     method = FedAvg(Attends().double(), local_steps=1)
     trainer = fit(method, federation(), 2, callbacks=[RepresentationSimilarity(every=2, samples=21)], **settings)
     assert read_log(Path(trainer.log_dir)).tensors["cka/clients"][2].shape == (2, 3)  # linear1, linear2, classifier
+
+
+def test_a_net_of_one_layer_has_its_outputs():
+    net, inputs = nn.Linear(3, 2), torch.randn(4, 3)
+    outputs = outputs_by_layer(net, inputs)
+    assert list(outputs) == ["Linear"]
+    assert torch.equal(outputs["Linear"], net(inputs))
