@@ -213,17 +213,21 @@ class Sums(Reduction):
         return {client: parts[name] for client, parts in sorted(self.gathered_tensors.items()) if name in parts}
 
     def total_weight(self, name: str) -> Tensor:
-        return self._totals[name].weight
+        return self._total(name).weight
 
     def mean(self, name: str) -> State:
         if name not in self._totals and any(name in of_client for of_client in self.gathered_tensors.values()):
             raise ArgumentError(
                 "aggregate", f"reads the mean of {name!r}, which client_result sends in a Gathered: use gathered"
             )
-        if name not in self._totals:
-            raise ArgumentError("aggregate", f"reads {name!r}, but client_result sends {sorted(self._totals)}: send it too")
-        total = self._totals[name]
+        total = self._total(name)
         return total.tensors(total.flat[:-1] / total.weight)
+
+    def _total(self, name: str) -> _Total:
+        if name in self._totals:
+            return self._totals[name]
+        problem = f"reads {name!r}, but client_result sends {sorted(self._totals)}: send it too, or see reduced.names first"
+        raise ArgumentError("aggregate", problem)
 
 
 def are_known_to_count(counted: Tensor) -> bool:

@@ -15,7 +15,7 @@ from fl_lightning.report.safe_text import shortened
 from fl_lightning.run.record_lines import RECORD_FILE, SETTINGS_FILE
 from fl_lightning.state.strict_yaml import load_yaml
 
-EVALUATIONS = ("tasks/accuracy", "test/accuracy", "val/accuracy")
+_EVALUATIONS = ("tasks/accuracy", "test/accuracy", "val/accuracy")
 _MOST_BYTES = 2**24  # of a config or results; JSON takes 25 times as much memory
 
 
@@ -45,7 +45,7 @@ class Run:
     @property
     def last_evaluated(self) -> int:
         """The last round with an accuracy, 0 if there is none. They are among the last values that a round logs."""
-        logged = (self.log.scalars.get(name) for name in EVALUATIONS)
+        logged = (self.log.scalars.get(name) for name in _EVALUATIONS)
         return int(max((of.rounds[-1] for of in logged if of is not None), default=0))
 
 

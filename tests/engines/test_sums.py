@@ -207,3 +207,9 @@ def test_clients_send_the_same_tensors_under_a_name(into):
             if into == "lanes":
                 sums.take(others)
             sums.agree([sums.layouts, others.layouts])
+
+
+@pytest.mark.parametrize("read", [Sums.mean, Sums.total_weight])
+def test_an_upload_that_no_client_of_the_round_sent_is_named(read):
+    with pytest.raises(ValueError, match=r"^aggregate reads 'x', but client_result sends \[\]: .* see reduced.names first"):
+        read(Sums(torch.device("cpu")), "x")
