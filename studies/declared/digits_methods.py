@@ -1,4 +1,4 @@
-"""Every method with one global model that needs no public data, on the digits federation of forgetbench."""
+"""Methods with one global model that need no public data, and server optimizers, on the digits federation of forgetbench."""
 
 from studies.declaration import SWEEP, Study, Sweep
 
@@ -23,6 +23,17 @@ _RATES = "0.03,0.1,0.3,1.0"
 _WIDER = {"MoFedSAM": f"{_RATES},3.0", "FedCM": f"{_RATES},3.0", "FedETF": f"0.01,{_RATES}", "MOON": f"0.01,{_RATES}"}
 # By digits_methods_rates; 0.3 for all others.
 _CHOSEN = {"SCAFFOLD": "0.1", "FedACG": "0.1", "FedCM": "1.0", "MoFedSAM": "3.0", "FedETF": "0.03", "MOON": "0.03"}
+
+_ADAPTIVE = "--set model.server_optimizer.lr=0.01,0.03,0.1 --set model.optimizer.lr=0.03,0.1,0.3"
+# Without an optimizer's name a rate is of FedAvg's server optimizer, SGD.
+_SERVERS = {
+    "FedAvgM": "--model.server_optimizer.momentum 0.9 --set model.server_optimizer.lr=0.3,1.0 "
+    "--set model.optimizer.lr=0.03,0.1,0.3",
+    "FedAdagrad": "--model.server_optimizer Adagrad --model.server_optimizer.initial_accumulator_value 1e-6 "
+    f"--model.server_optimizer.eps 0.001 {_ADAPTIVE}",
+    "FedAdam": f"--model.server_optimizer FedAdam {_ADAPTIVE}",
+    "FedYogi": f"--model.server_optimizer FedYogi {_ADAPTIVE}",
+}
 
 STUDIES = [
     Study(
@@ -75,5 +86,28 @@ STUDIES = [
         },
         claimed=("test_accuracy", "forgetting/client_mean/mean"),
         baseline={SWEEP: "FedAvg"},
+    ),
+    Study(
+        name="digits_server_rates",
+        title="Digits: the learning rates of server optimizers",
+        claim="Each server optimizer reaches a higher mean validation accuracy than FedAvg does at its best rate, 0.3, in "
+        "digits_methods_rates. digits_servers, which is declared next, takes the pair of rates with the highest, with other "
+        "seeds.",
+        paper="Reddi et al. (arXiv 2003.00295) search both rates over wide grids; their server optimizers learn faster than "
+        "FedAvg. It is the digits federation of forgetbench and the seeds of digits_methods_rates. FedAvgM's "
+        "momentum is 0.9, Adagrad begins at 1e-6 and has tau 0.001; other options have their defaults.",
+        sweeps=tuple(
+            Sweep(
+                name,
+                f"--config forgetbench_digits.yaml {options} --seeds 11,12 --callbacks.client_forgetting.every 0",
+            )
+            for name, options in _SERVERS.items()
+        ),
+        measures={
+            "val_accuracy": "final validation accuracy",
+            "test_accuracy": "final test accuracy",
+            "forgetting/round/mean": "round forgetting F_t, mean over rounds",
+            "processor_seconds": "processor seconds",
+        },
     ),
 ]

@@ -42,4 +42,20 @@ STUDIES = [
         claimed=("tasks/accuracy", "tasks/forgetting", "tasks/model_megabytes"),
         baseline={SWEEP: "fedweit"},
     ),
+    Study(
+        name="mnist_tasks_importance",
+        title="MNIST in tasks of two digits: synaptic intelligence",
+        claim="Synaptic intelligence forgets less than training on without a penalty, and ends above it, as EWC does.",
+        paper="Zenke et al. (arXiv 1703.04200) have one learner and split MNIST, five tasks of two digits. Here five clients "
+        "learn by themselves, each its own tasks of two digits, as EWC's clients do in mnist_tasks. The penalty and the "
+        "damping are those of Zenke's code for split MNIST.",
+        sweeps=(
+            Sweep("no penalty", "--config mnist_tasks_fedavg.yaml --model LocalOnly --seeds 4,5,6,7,8"),
+            Sweep("ewc", "--config mnist_tasks_ewc.yaml --seeds 4,5,6,7,8"),
+            Sweep("si", "--config mnist_tasks_ewc.yaml --model.tasks SynapticIntelligence --seeds 4,5,6,7,8"),
+        ),
+        measures=_MEASURES,
+        claimed=("tasks/accuracy", "tasks/forgetting"),
+        baseline={SWEEP: "no penalty"},
+    ),
 ]

@@ -1,0 +1,54 @@
+"""All methods with personal models on digits, and two baselines, each at its own learning rate."""
+
+from studies.declaration import SWEEP, Study, Sweep
+
+_FEDERATION = (
+    "--config digits_tce.yaml --model.loss CrossEntropy --model.net MLP --model.local_steps 10 --data.batch_size 10 "
+    "--data.num_clients 50 --data.partition.alpha 0.3 --data.test_fraction 0.25 --trainer.max_steps 60 "
+    "--trainer.val_check_interval 10 --data.monitor_test 10 --callbacks.client_forgetting.every 0 "
+    "--callbacks.per_class_accuracy.every 0 --callbacks.per_class_accuracy.clients_every 0 "
+    "--callbacks.round_forgetting.every 0 --callbacks.label_counts.every 0"
+)
+_BASELINES = {
+    "FedAvg": "--model FedAvg --callbacks.personal_accuracy.fine_tune true",
+    "LocalOnly": "--model LocalOnly",
+}
+_METHODS = {
+    "APFL": "--model APFL",
+    "Ditto": "--model Ditto",
+    "FedBABU": "--model FedBABU",
+    "FedPer": "--model FedPer",
+    "FedRep": "--model FedRep --model.head_steps 10",
+    "FedRoD": "--model FedRoD",
+    "LGFedAvg": "--model LGFedAvg",
+    "PFedMe": "--model PFedMe",
+}
+_RATES = "0.01,0.03,0.1,0.3"
+_FEDERATION_SAID = (
+    "50 clients, ten a round, Dirichlet 0.3, ten local steps of ten samples, 60 rounds of an MLP; a quarter of each client's "
+    "samples is for its test, about nine."
+)
+
+STUDIES = [
+    Study(
+        name="digits_personal_rates",
+        title="Digits: the learning rate of each method with personal models",
+        claim="Each method has its best mean validation accuracy at a rate between the lowest and the highest tried. "
+        "digits_personal, which is declared next, takes these rates, with other seeds.",
+        paper=f"No paper compares these methods in one setting. Here: {_FEDERATION_SAID} FedRep's clients take ten steps on "
+        "the head, then ten on the body; all other options have their defaults. The validation accuracy of FedAvg and FedBABU "
+        "is that of the global model, before fine-tuning.",
+        sweeps=tuple(
+            Sweep(name, f"{_FEDERATION} {options} --set model.optimizer.lr={_RATES} --seeds 11,12")
+            for name, options in (_BASELINES | _METHODS).items()
+        ),
+        measures={
+            "val_accuracy": "final validation accuracy",
+            "personal/held_out/mean": "personal test accuracy, mean over clients",
+            "personal/held_out/fine_tuned_mean": "mean after fine-tuning",
+            "processor_seconds": "processor seconds",
+        },
+        baseline={SWEEP: "LocalOnly"},
+        chosen="model.optimizer.lr",
+    ),
+]
