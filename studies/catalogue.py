@@ -59,6 +59,7 @@ ORDER = (
     "personal_shards_at_lower_rate",
     "digits_attacks",
     "digits_personal_rates",
+    "digits_personal",
     "digits_server_rates",
     "mnist_tasks_importance",
     "forgetting_rates",
