@@ -60,23 +60,17 @@ STUDIES = [
     Study(
         name="digits_personal",
         title="Digits: methods with personal models, each at its own learning rate",
-        claim="At the rate that validation chose for it in digits_personal_rates, each method's personal model is more accurate "
-        "on its client's test samples than one that the client trains alone, and than FedAvg's global model. Fine-tuning makes "
-        "the global models of FedAvg and FedBABU better there, and FedBABU's better than FedAvg's.",
+        claim="At the rate that validation chose for it in digits_personal_rates, each method's personal model is more "
+        "accurate on its client's test samples than one that the client trains by itself, and than FedAvg's global model. "
+        "Fine-tuning makes the global models of FedAvg and FedBABU better there, and FedBABU's better than FedAvg's.",
         paper=f"No paper compares these methods in one setting. Here: {_FEDERATION_SAID} FedBABU's rate in the search was best "
         "at 1.0 by the global model, which fine-tuning at that rate ruins, and at .03 by the fine-tuned one: it has both.",
         sweeps=tuple(
-            Sweep(
-                name,
-                f"{_FEDERATION} {options} --model.optimizer.lr {_CHOSEN.get(name, '0.3')} --seeds 21,22,23,24,25",
+            Sweep(name, f"{_FEDERATION} {options} --model.optimizer.lr {rate} --seeds 21,22,23,24,25")
+            for name, options, rate in (
+                *((name, options, _CHOSEN.get(name, "0.3")) for name, options in (_BASELINES | _METHODS).items()),
+                (_BY_GLOBAL_MODEL, _METHODS["FedBABU"], "1.0"),
             )
-            for name, options in (_BASELINES | _METHODS).items()
-        )
-        + (
-            Sweep(
-                _BY_GLOBAL_MODEL,
-                f"{_FEDERATION} {_METHODS['FedBABU']} --model.optimizer.lr 1.0 --seeds 21,22,23,24,25",
-            ),
         ),
         measures={
             "personal/held_out/mean": "personal test accuracy, mean over clients",
