@@ -41,7 +41,7 @@ def test_every_method_has_a_page():
             assert section in page, f"{name}: {section}"
     assert "| `--model.mu` | `0.01` | strength of the pull" in pages["docs/methods/FedProx.md"]
     assert "| `fedreg_mnist_two_class_fedprox.yaml` |" in pages["docs/methods/FedProx.md"]
-    assert "No run of it is recorded here yet." in pages["docs/methods/APFL.md"]
+    assert "No run of it is recorded here yet." in pages["docs/methods/FedBN.md"]
     assert "../results/text_chapters/report.md)" in pages["docs/methods/L2SP.md"]
     of_fedrep = pages["docs/methods/FedRep.md"]
     assert "[Personal models: CIFAR-10, Dirichlet 0.1](../results/personal_dirichlet/report.md)" in of_fedrep

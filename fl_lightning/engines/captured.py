@@ -143,7 +143,7 @@ class CapturedEngine(SequentialEngine):
                 program, measured = self._program(lane, kind), results[number]
                 measured.copy_(program(kind.inputs)[0])
                 state = ClientState(program.state, self.kept_weights(lane.tensors))
-                reply = self.row_reply(request, state, numbers.weight, measured[:1], measured[2:])
+                reply = self.row_reply(request, state, numbers.weight, measured[:1])
                 share.note(position, reply, partial(self.used_model, lane.tensors, state))
         for _, lane in sorted(lanes.items()):
             lane.stream.end()

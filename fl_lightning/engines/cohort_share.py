@@ -35,15 +35,16 @@ class Rows(NamedTuple):
     sent: dict[str, State]  # is summed, by name of the upload
     weights: Sequence[Tensor | float]  # by name of the upload: (M,) on the device, or a number
     losses: Tensor  # (M,)
-    norms: Tensor  # (M,)
+    norms: Tensor  # (M,), of their updates
     proven: Collection[str]  # uploads that the norms cover: a norm is finite only if all values that it covers are
 
     @classmethod
-    def of(cls, reply: Reply, proven: Collection[str] = ()) -> Self:
+    def of(cls, reply: Reply, norm: Tensor, proven: Collection[str] = ()) -> Self:
         """One row.
 
         Args:
-            proven: uploads that the norm covers; none if another process or a site has computed it.
+            norm: (1,), of its update.
+            proven: uploads that the norm covers.
 
         Raises:
             ValueError: for a weight that is out of range.
@@ -54,7 +55,7 @@ class Rows(NamedTuple):
             check_weight(f"an upload's {name!r} has the weight", part.weight)
         sent = {name: {key: tensor.detach()[None] for key, tensor in part.tensors.items()} for name, part in weighted.items()}
         kept = [tensor[None] for tensor in (*reply.state.tensors(), *gathered)]
-        return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, reply.norm, proven)
+        return cls(kept, sent, [part.weight for part in weighted.values()], reply.loss, norm, proven)
 
     def count(self, reduced: Sums) -> Tensor:
         """Add the finite rows to the sums; returns the loss, whether all is finite and the norm of each, (M, 3) float64."""
@@ -85,9 +86,9 @@ class Share:
         self._counts: dict[int, tuple[int, int, bool, bool]] = {}  # facts of visits that the host has without a transfer
         self._measured: dict[tuple[int, ...], Tensor] = {}  # of some visits: (visits, 3), as of ``Rows.count``
 
-    def book(self, position: int, reply: Reply, model: Callable[[], State], proven: Collection[str] = ()) -> None:
-        """Book a reply; ``model`` gives the client's model, if it is requested. ``proven`` is as for ``Rows.of``."""
-        self.measure([position], Rows.of(reply, proven).count(self.reduced))
+    def book(self, position: int, reply: Reply, norm: Tensor, model: Callable[[], State], proven: Collection[str] = ()) -> None:
+        """Book a reply; ``model`` gives the client's model, if it is requested. The others are as for ``Rows.of``."""
+        self.measure([position], Rows.of(reply, norm, proven).count(self.reduced))
         self.note(position, reply, model)
 
     def measure(self, positions: Sequence[int], measured: Tensor) -> None:

@@ -200,13 +200,16 @@ class Engine(ABC):
                 "fl_lightning.Needs(client_weights=True)"
             )
         state = self._states.read(visit.client)
-        begins_anew = visit.receives or not state.weights
+
+        def lacking(tensors: State) -> State:
+            return tensors if visit.receives else {name: t for name, t in tensors.items() if name not in state.weights}
+
         return Request(
             round=round,
             client=visit.client,
             seed=self.seed,
-            weights=self._weights if begins_anew else {},
-            buffers=self._buffers if begins_anew else {},
+            weights=lacking(self._weights),
+            buffers=lacking(self._buffers),
             broadcast=self.hooks.sent_down(visit),
             state=state,
             receives=visit.receives,
@@ -228,7 +231,8 @@ class Engine(ABC):
         self.seed = request.seed
         for sent, own in ((request.weights, self._weights), (request.buffers, self._buffers)):
             if sent is not own:
-                copy_all([own[name] for name in sent], list(sent.values()))
+                new = {name: tensor for name, tensor in sent.items() if tensor is not own[name]}
+                copy_all([own[name] for name in new], list(new.values()))
         label_counts, train_label_counts = counts or (data.label_counts[index], data.train_label_counts[index])
         if method.hostile is not None:
             label_counts, train_label_counts = (
@@ -304,7 +308,6 @@ class Engine(ABC):
             round=client.round,
             client=client.index,
             loss=loss,
-            norm=update_norm(sent, self.origins, self.context.device),
             upload=upload if request.sends else {},
             weight=self.weight(client) if request.sends else 0.0,
             state=state,
@@ -328,15 +331,17 @@ class Engine(ABC):
         norms = update_norms(sent, self.origins, len(losses), self.context.device)
         return Rows(kept, sent, [weights] * len(sent), losses, norms, sent.keys())
 
-    def row_reply(self, request: Request, state: ClientState, weight: float, loss: Tensor, norm: Tensor) -> Reply:
+    def row_reply(self, request: Request, state: ClientState, weight: float, loss: Tensor) -> Reply:
         """A reply without the upload, which is counted as a row."""
         down, up = self.traffic.down(request), self._row_bytes if request.sends else 0
-        return Reply(request.round, request.client, loss, norm, {}, weight, state, {}, down, up)
+        return Reply(request.round, request.client, loss, {}, weight, state, {}, down, up)
 
-    def book(self, position: int, reply: Reply, share: Share) -> None:
-        """Book the reply of the client in the working copy."""
-        proven = [name for name, part in reply.upload.items() if not part.derived]
-        share.book(position, booked(self.method, reply), partial(self.used_model, self.working_state, reply.state), proven)
+    def book(self, position: int, reply: Reply, share: Share, model: Callable[[], State] | None = None) -> None:
+        """Book a reply, wherever it was made; ``model`` gives the client's model, by default that in the working copy."""
+        sent = {name: part.tensors for name, part in reply.upload.items() if not part.derived}
+        norm = update_norm(sent, self.origins, self.context.device)
+        model = model or partial(self.used_model, self.working_state, reply.state)
+        share.book(position, booked(self.method, reply), norm, model, sent)
 
     def weight(self, client: Client) -> float:
         """``update_weight``, checked.

@@ -14,7 +14,6 @@ from fl_lightning.algorithm import FederatedAlgorithm
 from fl_lightning.engines.cohort_share import Share
 from fl_lightning.engines.engine import Engine, Rehearsal
 from fl_lightning.engines.run_context import RunContext
-from fl_lightning.engines.separate_uploads import booked
 from fl_lightning.functional.aggregation import State
 from fl_lightning.protocol import (
     Accuracy,
@@ -102,7 +101,7 @@ class FlowerEngine(Engine):
         for position, request in requests.items():
             packed = replies.get(request.client)
             reply = self._lost(request) if packed is None else unpack(Reply, {path: t.to(device) for path, t in packed.items()})
-            share.book(position, booked(self.method, reply), partial(model_of, reply))
+            self.book(position, reply, share, partial(model_of, reply))
 
     def rehearse(self, round: int, visits: object, max_steps: int | None = None) -> Rehearsal:
         """Nothing: the sites show their settings before, and states of clients take no space here."""
@@ -129,9 +128,9 @@ class FlowerEngine(Engine):
 
     def _lost(self, request: Request) -> Reply:
         """The books of a client that did not answer."""
-        nan, no = (torch.full((1,), value, device=self.context.device) for value in (torch.nan, 0.0))
+        nan = torch.full((1,), torch.nan, device=self.context.device)
         state = ClientState(method={"stamp": nan.expand(2)})
-        return Reply(request.round, request.client, nan, no, state=state, bytes_down=self.traffic.down(request))
+        return Reply(request.round, request.client, nan, state=state, bytes_down=self.traffic.down(request))
 
 
 def model_of(reply: Reply) -> State:

@@ -197,10 +197,9 @@ class VectorizedEngine(Engine):
         rows = self.rows(stack.tensors, stack.state, of_all, losses, sends)
         share.measure([member.position for member in members], rows.count(share.reduced))
         state = ClientState(stack.state, self.kept_weights(stack.tensors))
-        numbers = zip(members, weights, losses.split(1), rows.norms.split(1), strict=True)
-        for row, (member, weight, loss, norm) in enumerate(numbers):
+        for row, (member, weight, loss) in enumerate(zip(members, weights, losses.split(1), strict=True)):
             kept = _row(state, row) if state else state
-            reply = self.row_reply(member.request, kept, weight, loss, norm)
+            reply = self.row_reply(member.request, kept, weight, loss)
             share.note(member.position, reply, lambda row=row, kept=kept: self.used_model(_row(stack.tensors, row), kept))
 
 

@@ -30,11 +30,12 @@ class Request:
         round: counted from 1.
         client: its index.
         seed: seed of all draws of its hooks and layers.
-        weights: initial weights of the fit, by name, without those that stay with clients.
+        weights: initial weights of the fit, by name, without those that the client has: personal ones and, if it does not
+            receive, all in ``state``.
         buffers: the same for buffers.
         broadcast: further tensors of the method, by name or by group and name.
         state: the client's state from its last visit.
-        receives: whether it starts from ``weights``; else it continues from those in ``state``, if there are any.
+        receives: whether it starts from the server's weights; else it continues from those in ``state``, if there are any.
         sends: whether its update is requested; else it trains for itself.
         num_steps: maximum number of local steps of the visit; None: as many as the method asks for.
         max_steps: steps after which the visit is stopped; None: no limit.
@@ -63,7 +64,6 @@ class Reply:
         round: round of the visit.
         client: its index.
         loss: (1,), mean over its local steps.
-        norm: (1,), of its update; 0 if nothing was sent.
         upload: tensors to sum or gather, by name; empty if nothing was requested.
         weight: weight in the mean over clients; the update counts if it is above 0.
         state: the client's state until its next visit; can be empty.
@@ -76,7 +76,6 @@ class Reply:
     round: int
     client: int
     loss: Tensor
-    norm: Tensor
     upload: Upload = field(default_factory=Upload)
     weight: float = 0.0
     state: ClientState = field(default_factory=ClientState)

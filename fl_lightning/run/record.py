@@ -83,6 +83,7 @@ class RunRecord(Callback):
         if trainer.state.fn != "fit":  # an evaluation by the trainer of a fit
             return
         self._sizes, self._rounds = checkpoint.get("event_files", {}), checkpoint["global_step"]
+        self._check_whole()
         rank_zero_only(print)(f"The fit continues after round {checkpoint['global_step']}, from {trainer.ckpt_path}")
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
@@ -105,16 +106,36 @@ class RunRecord(Callback):
     def _cut(self, trainer: Trainer) -> None:
         """Cut the files to their lengths at the checkpoint."""
         self._training = True
-        identities = {path: _identity(path) for path in self._found}
-        goes_on = {path.parent for path, identity in identities.items() if identity in self._sizes}
-        for path, identity in identities.items():
-            if path.parent in goes_on:
-                _cut(path, self._sizes.get(identity))
+        goes_on = self._going_on()
+        for path, size in goes_on.items():
+            _cut(path, size)
+        folders = {path.parent for path in goes_on}
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir).resolve() in goes_on:
+            if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir).resolve() in folders:
                 # An open TensorBoard has read the part that is cut off: this makes it forget those rounds.
                 start = Event(session_log=SessionLog(status=SessionLog.START))
                 logger.experiment._get_file_writer().add_event(start, self._rounds + 1)
+
+    def _check_whole(self) -> None:
+        """Refuse to go on from a file that has lost what the checkpoint's rounds wrote: it cannot be written anew.
+
+        Raises:
+            ValueError: naming the file.
+        """
+        has_record = any(identity.startswith(RECORD_FILE) for identity in self._sizes)
+        for path, size in self._going_on().items():
+            lost = path.name == RECORD_FILE and has_record if size is None else path.stat().st_size < size
+            if lost:
+                raise ValueError(
+                    f"{path} lacks lines that it had after round {self._rounds}, that of the checkpoint: put it back from a "
+                    "copy, or move it away to go on without its earlier rounds"
+                )
+
+    def _going_on(self) -> dict[Path, int | None]:
+        """The files in folders of the checkpoint's run, each with its size then; None for a file that is younger."""
+        identities = {path: _identity(path) for path in self._found}
+        folders = {path.parent for path, identity in identities.items() if identity in self._sizes}
+        return {path: self._sizes.get(identity) for path, identity in identities.items() if path.parent in folders}
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         if self._found and not self._training:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class GridSites(Sites):
             self._say(*self._get_to_know())
             for node, answer in self._receive(waiting).items():
                 if answer.has_error():
-                    problems[node] = str(answer.error.reason)
+                    problems[node] = _reason(answer)
                 else:
                     replies[client_of[node]] = from_records(answer.content)
             time.sleep(_PAUSE if waiting else 0)
@@ -91,7 +92,7 @@ class GridSites(Sites):
         for node, answer in self._receive(self._questions).items():
             if answer.has_error():  # such as a site before its process runs
                 self._asked[node] = now + _ANEW
-                self._say(str(answer.error.reason))
+                self._say(_reason(answer))
                 continue
             self._asked[node] = math.inf
             facts = values_of(answer.content)
@@ -122,3 +123,10 @@ class GridSites(Sites):
             if line not in self._said:
                 warnings.warn(line, stacklevel=1)
         self._said.update(lines)
+
+
+def _reason(answer: Message) -> str:
+    """The line of a site's error; Flower puts the error's class around it."""
+    said = str(answer.error.reason)
+    match = re.fullmatch(r"<class '\S+'>:<'(.*)'>", said, re.DOTALL)
+    return match[1] if match else said

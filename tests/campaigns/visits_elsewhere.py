@@ -4,23 +4,42 @@ A separate module: the other process imports it by name, which it cannot do with
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning import MOON, SCAFFOLD, Ditto, FedAvg, FedPer, FedReg
+from fl_lightning import MOON, SCAFFOLD, Ditto, FedAvg, FedPer, FedReg, Needs
 from fl_lightning.engines.run_context import RunContext
 from fl_lightning.engines.sequential import SequentialEngine
 from fl_lightning.functional.random_streams import torch_stream
 from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import MLP
 from fl_lightning.processes.process_group import from_bytes, to_bytes
-from fl_lightning.protocol import Batch, Request, pack, unpack
+from fl_lightning.protocol import Batch, Client, ClientState, Request, Visit, pack, unpack
 
 CLIENTS = 4
-METHODS = {method.__name__: method for method in (FedAvg, SCAFFOLD, FedReg, FedPer, MOON, Ditto)}
+
+
+class GoesOn(FedAvg):
+    """Clients that hear of the server now and then, and keep their weights but not their biases."""
+
+    needs = Needs(client_weights=True)
+
+    def cohort(self, round: int) -> list[Visit]:
+        return [Visit(client, receives=(round + client) % 3 == 0) for client in self.sampled_clients(round)]
+
+    def client_penalty(self, net: nn.Module, client: Client) -> Tensor:
+        pairs = zip(net.parameters(), client.received, strict=True)
+        return torch.stack([(weight - received).square().sum() for weight, received in pairs]).sum()
+
+    def kept_state(self, client: Client, state: ClientState) -> ClientState:
+        return replace(state, weights={name: tensor for name, tensor in state.weights.items() if "bias" not in name})
+
+
+METHODS = {method.__name__: method for method in (FedAvg, SCAFFOLD, FedReg, FedPer, MOON, Ditto, GoesOn)}
 Samples = dict[int, tuple[Tensor, Tensor]]  # by client, inputs and classes
 
 

@@ -12,7 +12,7 @@ def share_of(num_visits: int) -> Share:
 
 
 def reply(client: int, **parts) -> Reply:
-    return Reply(1, client, loss=torch.zeros(1), norm=torch.zeros(1), **parts)
+    return Reply(1, client, loss=torch.zeros(1), **parts)
 
 
 def test_outcomes_are_in_the_order_of_the_cohort():
@@ -37,8 +37,8 @@ def test_all_of_a_reply_is_booked():
     for position, value in enumerate((3.0, torch.inf)):
         upload = {"w": Weighted({"a": torch.tensor([value, 1.0])}, 2.0), "g": Gathered({"b": torch.tensor([value])})}
         kept, probe = ClientState({"a": torch.tensor([value])}), {"p": torch.tensor(value)}
-        visit = Reply(1, 7 + position, torch.ones(1), torch.ones(1), upload, 2.0, kept, probe, 8, 16)
-        share.book(position, visit, lambda value=value: {"m": torch.tensor(value)})
+        visit = Reply(1, 7 + position, torch.ones(1), upload, 2.0, kept, probe, 8, 16)
+        share.book(position, visit, torch.ones(1), lambda value=value: {"m": torch.tensor(value)})
     assert share.reduced.mean("w")["a"].tolist() == [3, 1]
     assert float(share.reduced.total_weight("w")) == 2
     assert share.outcomes() == [Outcome(1, 1, 1, 8, 16, True, True), Outcome(1, 0, 1, 8, 16, True, True)]
@@ -54,7 +54,7 @@ def test_one_value_that_is_not_finite_leaves_a_client_out(part):
     share, bad = share_of(1), {"a": torch.tensor([torch.nan])}
     upload = {"w": Weighted({"a": torch.ones(1)}, 1.0)}
     upload |= {"weighted": {"v": Weighted(bad, 1.0)}, "gathered": {"g": Gathered(bad)}}.get(part, {})
-    share.book(0, reply(0, upload=upload, state=ClientState(bad if part == "state" else {})), dict)
+    share.book(0, reply(0, upload=upload, state=ClientState(bad if part == "state" else {})), torch.zeros(1), dict)
     assert share.outcomes()[0].is_finite == 0
     assert float(share.reduced.total_weight("w")) == 0
 
@@ -95,14 +95,13 @@ def test_a_round_that_loses_more_than_half_of_its_updates_is_lost(finite, lost):
 
 
 @pytest.mark.parametrize(("norm", "proven", "counts"), [(2.0, (), False), (2.0, ("w",), True), (torch.nan, ("w",), False)])
-def test_only_a_norm_that_was_computed_here_proves_that_an_upload_is_finite(norm, proven, counts):
-    """Client 0 sends an infinity: seen in its values where the norm is a site's, and not looked for where the norm shows it.
+def test_only_a_norm_proves_that_an_upload_is_finite(norm, proven, counts):
+    """Client 0 sends an infinity: seen in values that the norm does not cover, and not looked for where the norm shows it.
 
     The other name, which is not part of the norm, is always looked at.
     """
     for name in ("w", "v"):
         share, upload = share_of(1), {key: Weighted({"a": torch.tensor([1.0, 1.0])}, 1.0) for key in ("w", "v")}
         upload[name].tensors["a"][1] = torch.inf
-        sent = Reply(1, 0, torch.zeros(1), torch.tensor([norm]), upload)
-        share.book(0, sent, dict, proven)
+        share.book(0, reply(0, upload=upload), torch.tensor([norm]), dict, proven)
         assert bool(share.outcomes()[0].is_finite) == (counts and name == "w")

@@ -59,7 +59,7 @@ def test_factor_by_hand(moves, eps, expected):
     for move in moves:
         sent = {"weights": Weighted({"weight": start + move}, 1.0), "buffers": Weighted({}, 1.0)}
         upload = {**sent, "squared_norm": Weighted({"squared_norm": move.square().sum()}, 1.0)}
-        Rows.of(Reply(1, 0, torch.zeros(1), torch.zeros(1), upload)).count(reduced)
+        Rows.of(Reply(1, 0, torch.zeros(1), upload), torch.zeros(1)).count(reduced)
     step = -method.aggregate(reduced).pseudo_gradient["weight"]
     torch.testing.assert_close(step, expected * moves.mean(dim=0)[None], atol=1e-9, rtol=0)
 

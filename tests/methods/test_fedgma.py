@@ -60,7 +60,7 @@ def test_mask_by_hand(threshold, expected):
     for change in changes.t():
         sent = {"weights": Weighted({"weight": start + change}, 1.0), "buffers": Weighted({}, 1.0)}
         upload = {**sent, "sign": Weighted({"weight": change.sign()[None]}, 1.0)}
-        Rows.of(Reply(1, 0, torch.zeros(1), torch.zeros(1), upload)).count(reduced)
+        Rows.of(Reply(1, 0, torch.zeros(1), upload), torch.zeros(1)).count(reduced)
     # The optimizer subtracts the pseudo-gradient.
     torch.testing.assert_close(-method.aggregate(reduced).pseudo_gradient["weight"], torch.tensor([expected]))
 

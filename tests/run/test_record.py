@@ -114,6 +114,28 @@ def test_what_a_run_ends_with_stands_once(main, tmp_path, raw_records):
     assert (folder / "results.json").read_text() == results
 
 
+@pytest.mark.parametrize("file", ["record.jsonl", "events.out.tfevents.*"])
+@pytest.mark.parametrize("left", [b"", 0.5])
+def test_a_fit_does_not_go_on_from_a_file_that_lost_rounds(main, tmp_path, file, left):
+    """Half of it, or another one in its place; nothing changes, and it goes on once the file is back, or away."""
+    run = [*DIGITS, "--trainer.max_steps"]
+    assert main(*run, "2")[0] == 0
+    folder = tmp_path / "runs" / "digits_tce" / "version_0"
+    path = next(folder.glob(file))
+    whole = path.read_bytes()
+    path.write_bytes(b"another\n" if left == b"" else whole[: int(left * len(whole))])
+    before = contents(folder)
+    code, _, errors = main(*run, "4", "--ckpt_path", "last")
+    assert (code, len(errors.splitlines())) == (1, 1)
+    assert f"{path} lacks lines that it had after round 2" in errors
+    assert contents(folder) == before
+    path.write_bytes(whole)
+    assert main(*run, "3", "--ckpt_path", "last")[0] == 0
+    assert path.read_bytes().startswith(whole[:100])
+    path.rename(tmp_path / "away")
+    assert main(*run, "4", "--ckpt_path", "last")[0] == 0
+
+
 class Cut(pl.Callback):
     """Ends a fit after a round, as a kill would: nothing of it is finished."""
 

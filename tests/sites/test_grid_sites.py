@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import sleep
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from pretended import pretended_gpu, values
 
 import fl_lightning
+from fl_lightning import FedAvg, Needs
 from fl_lightning.callbacks import (
     ClientForgetting,
     FeatureDrift,
@@ -40,7 +42,7 @@ from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import CNN2, MLP
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy import DPSGD
-from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, pack, unpack
+from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, Visit, pack, unpack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
@@ -98,7 +100,7 @@ class SomeGrid:
         try:
             return Message(site.answer(kind, message.content), reply_to=message)
         except ValueError as error:
-            return Message(Error(1, str(error)), reply_to=message)
+            return Message(Error(1, f"{type(error)}:<'{error}'>"), reply_to=message)  # as Flower writes it
 
     def pull_messages(self, numbers):
         return [self._answers.pop(number) for number in numbers if number in self._answers]
@@ -185,6 +187,42 @@ def test_every_other_method_has_the_bits_of_the_simulation(name, run, tmp_path):
     assert reports == expected
 
 
+class GoesOn(FedAvg):
+    """Clients that hear of the server now and then, and are pulled towards what they began with."""
+
+    needs = Needs(client_weights=True)
+
+    def cohort(self, round):
+        return [Visit(client, receives=(round + client) % 3 == 0) for client in self.sampled_clients(round)]
+
+    def client_penalty(self, net, client):
+        pairs = zip(net.parameters(), client.received, strict=True)
+        return torch.stack([(weight - received).square().sum() for weight, received in pairs]).sum()
+
+
+def test_a_client_that_goes_on_from_its_own_weights_gets_none(run, tmp_path, monkeypatch):
+    """The site has them: the server sends weights to a client that receives, or has not been visited before."""
+    monkeypatch.setattr(fl_lightning, "GoesOn", GoesOn, raising=False)
+    grid, sent = SomeGrid(sites_of("GoesOn", tmp_path)), []
+    push = grid._push
+
+    def pushed(message):
+        if message.metadata.message_type == "train":
+            sent.append(unpack(Request, from_records(message.content)))
+        return push(message)
+
+    grid._push = pushed
+    method, reports = run("GoesOn", grid)
+    simulated, expected = run("GoesOn")
+    same(method, simulated)
+    assert reports == expected
+    visited = set()
+    for request in sent:
+        assert bool(request.weights) == (request.receives or request.client not in visited)
+        visited.add(request.client)
+    assert any(not request.weights for request in sent)
+
+
 def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
     """With channels last, which another kernel adds up in another order. A data module serves both, one after the other."""
     method, simulated = (make("FedAvg", engine, net=CNN2) for engine in ("flower", "sequential"))
@@ -251,14 +289,26 @@ def test_a_state_that_is_gone_is_named(run, tmp_path):
     site = grid.sites[100]
     stamp = site._states.write(3, ClientState(method={"variate": {"w": torch.ones(2)}}), ClientState())
     assert site._states.read(stamp).method["variate"]["w"].tolist() == [1, 1]
-    next(tmp_path.rglob("states/*/*.pt")).unlink()
-    with pytest.raises(FileNotFoundError, match=r"00000003\.pt, the client's state .*: put it back, resume"):
+    path = next(tmp_path.rglob("states/*/*.pt"))
+    path.write_bytes(path.read_bytes().replace(b"variate", b"variant"))
+    with pytest.raises(ValueError, match=r"00000003\.pt, the client's state .*, cannot be read: its bytes .*: put it back"):
+        site._states.read(stamp)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"00000003\.pt, the client's state .*, does not exist: put it back, resume"):
         site._states.read(stamp)
 
 
 def test_a_state_that_is_not_finite_counts_as_such(tmp_path):
     stamp = SiteStates(tmp_path).write(1, ClientState(method={"v": torch.tensor([torch.inf])}), ClientState())
     assert stamp.method["stamp"].isnan().all()
+
+
+def test_an_error_at_a_site_is_said_as_the_site_says_it(run, tmp_path):
+    """Without what Flower puts around it."""
+    grid = SomeGrid(sites_of("SCAFFOLD", tmp_path))
+    grid.sites[100]._states.read = Mock(side_effect=ValueError("a/state.pt cannot be read: it's gone"))
+    with pytest.warns(UserWarning, match="round 1 is without client 0: a/state.pt cannot be read: it's gone$"):
+        run("SCAFFOLD", grid, 1, data=digits(cohorts=[[0, 1, 2]]))
 
 
 def test_only_the_newest_states_are_kept(tmp_path):

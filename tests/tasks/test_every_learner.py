@@ -260,7 +260,7 @@ def test_what_is_gathered_decides_like_the_rest():
     sums, ones = Sums(torch.device("cpu")), torch.ones(2)
     for value, counts in ((float("inf"), False), (1.0, True)):
         upload = {"weights": Weighted({"w": ones}, 1.0), "sent": Gathered({"a": torch.tensor([value])})}
-        measured = Rows.of(Reply(1, 0, torch.zeros(1), torch.zeros(1), upload)).count(sums)
+        measured = Rows.of(Reply(1, 0, torch.zeros(1), upload), torch.zeros(1)).count(sums)
         assert bool(measured[0, 1]) == counts
     assert float(sums.total_weight("weights")) == 1.0
     for client, kept in ((3, {"sent": {"a": ones}}), (1, {"other": {}}), (0, {"sent": {"a": ones}})):
