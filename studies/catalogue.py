@@ -61,6 +61,7 @@ ORDER = (
     "digits_personal_rates",
     "digits_personal",
     "digits_server_rates",
+    "digits_servers",
     "mnist_tasks_importance",
     "forgetting_rates",
     "arriving_classes",
