@@ -114,11 +114,11 @@ STUDIES = [
     Study(
         name="digits_servers",
         title="Digits: server optimizers, each at its own learning rates",
-        claim="At the pair of rates that validation chose for it in digits_server_rates, each server optimizer is more accurate "
-        "than FedAvg at its best rate, 0.3, and its clients forget less.",
-        paper="Reddi et al. (arXiv 2003.00295) find their server optimizers ahead of FedAvg at the best rates of each. It is the "
-        "digits federation of forgetbench and the seeds of digits_methods. FedAvgM's rate at the server, 0.3, is the lower of "
-        "two, Adagrad's, 0.1, the highest of three.",
+        claim="At the pair of rates that validation chose for it in digits_server_rates, each server optimizer is more "
+        "accurate than FedAvg at its best rate, 0.3, and its clients forget less.",
+        paper="Reddi et al. (arXiv 2003.00295) find their server optimizers ahead of FedAvg at the best rates of each. It is "
+        "the digits federation of forgetbench and the seeds of digits_methods. FedAvgM's rate at the server, 0.3, is the lower "
+        "of two, Adagrad's, 0.1, the highest of three.",
         sweeps=(
             Sweep("FedAvg", "--config forgetbench_digits.yaml --model.optimizer.lr 0.3 --seeds 21,22,23,24,25"),
             *(
