@@ -88,6 +88,11 @@ def _balanced(line: str, most: int) -> str:
     return "\n".join(next((lines for lines in narrower if len(lines) == len(fewest)), fewest))
 
 
+def in_legend(label: str) -> str:
+    """A label for a legend: matplotlib leaves out those that begin with an underscore, such as ``__main__.MyMethod``."""
+    return f" {label}" if label.startswith("_") else label
+
+
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels, each label once, in as many columns as fit, and space for it."""
     found = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
@@ -360,7 +365,7 @@ def share_bars(axes: Axes, counts: Tensor, rows: Sequence[str], classes: Sequenc
     colors = TEN_COLORS if count <= len(TEN_COLORS) else colormaps["turbo"](np.linspace(0, 1, count))
     left = np.zeros(len(rows))
     for label, name in enumerate(classes):
-        axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=name)
+        axes.barh(range(len(rows)), shares[:, label], left=left, color=colors[label], label=in_legend(name))
         left += shares[:, label]
     axes.set(xlim=(0, 1), xlabel="share of the samples")
     axes.set_title(title, parse_math=False)

@@ -138,7 +138,8 @@ def _card(run: Path, checkpoint: dict[str, Any], method: FederatedModule, traine
     if origin := checkpoint["federated"]["began_from"]:
         rows.append(("began from", Path(origin["file"]).name))
     for part in ("test", "val"):
-        if (accuracy := measured.get(f"{part}/accuracy")) is not None:
+        # Of a method with personal models `accuracy` is theirs; the folder has the global net.
+        if (accuracy := measured.get(f"{part}/global_accuracy", measured.get(f"{part}/accuracy"))) is not None:
             rows.append((f"{part} accuracy", f"{accuracy:.4f}"))
     reference = results.get("reference", {})
     for name in (name for name in reference if name.endswith("/accuracy") and name in measured):

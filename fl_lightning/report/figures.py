@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, legend_below, panels, width_of, wrapped
+from fl_lightning.callbacks.figures import TEN_COLORS, heatmap, height_of, in_legend, legend_below, panels, width_of, wrapped
 from fl_lightning.report.costs import model_megabytes
 from fl_lightning.report.groups import RATE, Group
 from fl_lightning.report.log import thinned
@@ -109,7 +109,7 @@ def draw_band(axes: Axes, at: NDArray, values: NDArray, color: str, label: str, 
     at, values = at[chosen], values[:, chosen]
     mean = values.mean(axis=0)
     marker = "." if len(at) <= _FEW_POINTS else None
-    axes.plot(at, mean, color=color, label=label, marker=marker, linestyle="--" if dashed else "-")
+    axes.plot(at, mean, color=color, label=in_legend(label), marker=marker, linestyle="--" if dashed else "-")
     if len(values) > 1 and len(at):
         deviation = values.std(axis=0, ddof=1)
         low, high = mean - deviation, mean + deviation
@@ -124,7 +124,7 @@ def draw_distribution(axes: Axes, values: NDArray, counts: NDArray, color: str, 
     shares = np.cumsum(counts[order]) / counts.sum()
     values = values[order]
     chosen = thinned(len(values), _MOST_POINTS)
-    axes.step(values[chosen], shares[chosen], where="post", color=color, label=label)
+    axes.step(values[chosen], shares[chosen], where="post", color=color, label=in_legend(label))
 
 
 def draw_ablation(study: Study, key: str, name: str, families: Sequence[Sequence[Group]], palette: Palette) -> Figure:
@@ -139,7 +139,8 @@ def draw_ablation(study: Study, key: str, name: str, families: Sequence[Sequence
         scores = [study.final_of(group) for group in family]
         bars = [np.nan_to_num(score.deviation) for score in scores]
         style = {"marker": marker, "linestyle": line, "capsize": 2, "color": color}
-        axes.errorbar(values, [score.mean for score in scores], bars, label=family[0].label_without(key, RATE), **style)
+        label = in_legend(family[0].label_without(key, RATE))
+        axes.errorbar(values, [score.mean for score in scores], bars, label=label, **style)
     ticks = sorted({float(group.config[key]) for family in families for group in family})
     if ticks[0] > 0 and ticks[-1] > 5 * ticks[0]:
         axes.set_xscale("log")
@@ -156,7 +157,7 @@ def draw_sizes(study: Study, groups: Sequence[Group], palette: Palette) -> Figur
     for group in groups:
         size, score = Spread(tuple(map(model_megabytes, group.runs))), study.final_of(group)
         bar = np.nan_to_num(score.deviation)
-        axes.errorbar([size.mean], [score.mean], [bar], fmt="o", capsize=2, color=palette[group], label=group.label)
+        axes.errorbar([size.mean], [score.mean], [bar], fmt="o", capsize=2, color=palette[group], label=in_legend(group.label))
     axes.set(xlabel="model, MB", ylabel=f"final {study.metric_name}")
     legend_below(figure, [axes])
     return figure

@@ -112,9 +112,10 @@ def compared(differences: Spread, p: float, *, has_interval: bool = False) -> li
 def baseline_note(study: Study, tests: int, what: str = "") -> str:
     """What the cells of tests against the baseline are; ``what`` is compared, such as `` in final accuracy``."""
     corrected = f"corrected for the {tests} tests of this table by Holm's method" if tests > 1 else "the table's only test"
+    p = f", and p of Student's paired t test, two-sided, {corrected}" if tests else "; none has a test"
     return (
         f"The baseline is {study.baseline.label}: the mean difference{what} over the seeds that both have, in brackets how "
-        f"many those are, and p of Student's paired t test, two-sided, {corrected}."
+        f"many those are{p}."
     )
 
 

@@ -193,7 +193,9 @@ class SweepStudy:
         """Store validation accuracies of a run, by round; returns whether it should be ended early."""
         for round, accuracy in accuracies:
             claim.trial.report(accuracy, round)
-        return bool(accuracies) and claim.trial.should_prune()
+            if claim.trial.should_prune():  # asked in each round: how many come at once depends on the machine
+                return True
+        return False
 
     def note_time(self, claim: Claim, processor_seconds: float) -> None:
         """Store the processor time of an attempt whose process has ended."""

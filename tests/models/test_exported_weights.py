@@ -217,3 +217,18 @@ def test_a_model_card_has_the_accuracy_of_its_round(main, tmp_path):
         file.write("damaged\n")
     assert main("export", "--ckpt_path", str(checkpoints[0]), "--weights", "merged", "--out", "again")[0] == 0
     assert (tmp_path / "again" / "README.md").read_text() == (tmp_path / "out0" / "README.md").read_text()
+
+
+def test_a_model_card_of_personal_models_has_the_accuracy_of_the_global_net(main, tmp_path):
+    """Which is what the folder contains."""
+    fit = "fit --config digits_tce.yaml --model Ditto --model.net MLP --trainer.max_steps 2 --data.test_fraction 0.2"
+    code, _, error = main(*fit.split(), *NO_PICTURES)
+    assert code == 0, error
+    scalars = {}
+    for line in map(json.loads, next(tmp_path.rglob("record.jsonl")).read_text().splitlines()):
+        scalars |= line.get("scalars", {}) if line.get("round") == 2 else {}
+    assert scalars["test/global_accuracy"] != scalars["test/accuracy"]
+    assert main("export", "--ckpt_path", str(next(tmp_path.rglob("last.ckpt"))), "--weights", "merged", "--out", "out")[0] == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    for part in ("test", "val"):
+        assert f"| {part} accuracy | {scalars[f'{part}/global_accuracy']:.4f} |" in card

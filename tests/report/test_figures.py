@@ -235,3 +235,12 @@ def test_more_than_ten_methods_have_different_colours(write_run, study):
     groups = study().groups
     palette = figures.Palette(groups)
     assert len({palette[group] for group in groups}) == 25
+
+
+def test_a_label_that_begins_with_an_underscore_is_in_the_legend(axes):
+    """As that of a class in a script does; matplotlib would leave it out."""
+    for label in ("__main__.MyMethod", "FedAvg"):
+        figures.draw_band(axes, np.array([1, 2]), np.array([[0.5, 0.6]]), "red", label)
+    figures.legend_below(axes.figure, [axes])
+    (legend,) = axes.figure.legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["__main__.MyMethod", "FedAvg"]

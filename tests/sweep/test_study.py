@@ -221,7 +221,7 @@ def test_tpe_finds_the_better_half(tmp_path):
 def test_a_run_below_the_median_is_to_be_pruned(tmp_path):
     """Not before five others have ended, not in the warm-up, and not above the median of .5."""
     study = SweepStudy(tmp_path, prune=True, warm_up=10)
-    study.queue(Run({"lr": str(number)}, 1) for number in range(8))
+    study.queue(Run({"lr": str(number)}, 1) for number in range(9))
     assert not study.report(early := study.claim(), [(20, 0.0)])
     for number in range(5):
         claim = study.claim()
@@ -231,6 +231,7 @@ def test_a_run_below_the_median_is_to_be_pruned(tmp_path):
     low = study.claim()
     assert not study.report(low, [(5, 0.4)])
     assert study.report(low, [(20, 0.49)])
+    assert study.report(study.claim(), [(20, 0.49), (21, 0.9)])  # read at once, as by a machine that is busy
     assert study.report(early, [(21, 0.0)]) is False  # no other has a value in that round
 
 
