@@ -24,9 +24,9 @@ from flwr.app import Array, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from lightning.pytorch.callbacks import ModelCheckpoint
 from pretended import pretended_gpu, values
+from visits_elsewhere import GoesOn
 
 import fl_lightning
-from fl_lightning import FedAvg, Needs
 from fl_lightning.callbacks import (
     ClientForgetting,
     FeatureDrift,
@@ -42,7 +42,7 @@ from fl_lightning.losses import TruncatedCrossEntropy
 from fl_lightning.models import CNN2, MLP
 from fl_lightning.module import FederatedModule
 from fl_lightning.privacy import DPSGD
-from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, Visit, pack, unpack
+from fl_lightning.protocol import ClientState, Reply, Request, RoundReport, pack, unpack
 from fl_lightning.run.common_settings import common_settings, differences
 from fl_lightning.run.round_callback import RoundCallback
 from fl_lightning.sites.grid_sites import GridSites
@@ -187,21 +187,8 @@ def test_every_other_method_has_the_bits_of_the_simulation(name, run, tmp_path):
     assert reports == expected
 
 
-class GoesOn(FedAvg):
-    """Clients that hear of the server now and then, and are pulled towards what they began with."""
-
-    needs = Needs(client_weights=True)
-
-    def cohort(self, round):
-        return [Visit(client, receives=(round + client) % 3 == 0) for client in self.sampled_clients(round)]
-
-    def client_penalty(self, net, client):
-        pairs = zip(net.parameters(), client.received, strict=True)
-        return torch.stack([(weight - received).square().sum() for weight, received in pairs]).sum()
-
-
-def test_a_client_that_goes_on_from_its_own_weights_gets_none(run, tmp_path, monkeypatch):
-    """The site has them: the server sends weights to a client that receives, or has not been visited before."""
+def test_a_client_that_goes_on_from_its_own_weights_gets_what_it_has_not_kept(run, tmp_path, monkeypatch):
+    """Its biases; all weights if it receives, or has not been visited before."""
     monkeypatch.setattr(fl_lightning, "GoesOn", GoesOn, raising=False)
     grid, sent = SomeGrid(sites_of("GoesOn", tmp_path)), []
     push = grid._push
@@ -216,11 +203,12 @@ def test_a_client_that_goes_on_from_its_own_weights_gets_none(run, tmp_path, mon
     simulated, expected = run("GoesOn")
     same(method, simulated)
     assert reports == expected
-    visited = set()
+    visited, names = set(), {name for name, _ in method.net.named_parameters()}
+    biases = {name for name in names if "bias" in name}
     for request in sent:
-        assert bool(request.weights) == (request.receives or request.client not in visited)
+        assert request.weights.keys() == (names if request.receives or request.client not in visited else biases)
         visited.add(request.client)
-    assert any(not request.weights for request in sent)
+    assert any(request.weights.keys() == biases for request in sent)
 
 
 def test_convolutions_are_stored_as_in_the_simulation(fit, tmp_path):
